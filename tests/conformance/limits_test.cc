@@ -66,7 +66,7 @@ TEST(Longest, MessageIsTaken) {
   ASSERT_EQ(from.post(SendOpcode::kSend, 2, {&sent, 1}), 0);
   auto turn = from.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
-  const auto lock = to.qp->receive_side().hold();
+  const auto lock = to.qp->receive_side().lock_exclusive();
   for (auto out = from.qp->transmitter().window(); !out.empty();
        out = from.qp->transmitter().window()) {
     const auto in = to.qp->receiver().window(to.staging);
@@ -173,7 +173,7 @@ TEST(Overrun, EndsOneStreamOnly) {
   for (uint32_t msn = 1; msn <= 20; ++msn) {
     const Bytes fpdu = frame(untagged(O::kSend, 0, msn, 0, 0), false);
     {
-      const auto side = qp.receive_side().hold();
+      const auto side = qp.receive_side().lock_exclusive();
       std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
       qp.receiver().received(staging, fpdu.size());
     }

@@ -232,7 +232,7 @@ struct Armed : CompletionNotifier {
       cq.arm(solicited_only);
       StagingPointer staging = std::make_unique<StagingBuffer>();
       const Bytes fpdu = frame(untagged(opcode, 0, 1, 0, 12, true, taken.stag), false);
-      const auto side = qp.receive_side().hold();
+      const auto side = qp.receive_side().lock_exclusive();
       std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
       qp.receiver().received(staging, fpdu.size());
       taken.completions = End::drain(cq);
@@ -535,7 +535,7 @@ TEST(AnsweredReads, SeeEarlierSends) {
   }
   // A Read is not answered before it is delivered, however long that takes.
   peer.feed(joined({send_message(101, 4), read_request(read_of(peer, 100), 101)}));
-  EXPECT_TRUE(peer.dut.qp->receiver().held());
+  EXPECT_TRUE(peer.dut.qp->receiver().rnr_blocked());
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 

@@ -251,8 +251,8 @@ class Stream {
   }
   bool receive() {
     bool moved = false;
-    while (!arrived_.empty() && (!qp().receiver().held() || qp().receiver().looks_ahead())) {
-      const auto lock = qp().receive_side().hold();
+    while (!arrived_.empty() && (!qp().receiver().rnr_blocked() || qp().receiver().looks_ahead())) {
+      const auto lock = qp().receive_side().lock_exclusive();
       const auto window = qp().receiver().window(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;
       size_t done = 0;
@@ -353,8 +353,8 @@ class Stream {
         blocked_ = what == 16;
         return;
       case 18:
-        if (qp().receiver().held()) {
-          const auto lock = qp().receive_side().hold();
+        if (qp().receiver().rnr_blocked()) {
+          const auto lock = qp().receive_side().lock_exclusive();
           peer_.dut.outcome |= qp().receiver().expire();
         }
         return;
@@ -432,8 +432,8 @@ class Stream {
     std::fill_n(leaving_memory_.data(), leaving_memory_.size(), std::byte{0x77});
   }
   void fault_in_receive() {
-    const auto lock = qp().receive_side().hold();
-    if (qp().receiver().held() || qp().receiver().closed()) return;
+    const auto lock = qp().receive_side().lock_exclusive();
+    if (qp().receiver().rnr_blocked() || qp().receiver().closed()) return;
     if (qp().receiver().window(peer_.dut.staging).empty()) return;
     peer_.dut.outcome |= qp().receiver().fault();
   }
@@ -443,7 +443,7 @@ class Stream {
   void end() {
     blocked_ = (ending_ & 8) != 0;
     settle();
-    if ((ending_ & 4) != 0 && arrived_.empty() && !qp().receiver().held()) {
+    if ((ending_ & 4) != 0 && arrived_.empty() && !qp().receiver().rnr_blocked()) {
       input_finished_ = true;
       qp().finish_input();
       settle();

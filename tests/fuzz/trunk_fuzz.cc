@@ -212,7 +212,7 @@ class Line {
       one.qp().to_error();
       one.poll();
       UWARP_REQUIRE(one.completed == one.posted);
-      UWARP_REQUIRE(line_->rnr_blocked_at_ == nullptr || !one.qp().stop_holding(*line_));
+      UWARP_REQUIRE(line_->rnr_blocked_at_ == nullptr || !one.qp().stop_waiting(*line_));
     }
     UWARP_REQUIRE(line_.use_count() == 1);
   }
@@ -255,7 +255,7 @@ class Line {
     }
   }
   void frame() {
-    const auto receive = line_->endpoint_->qp().receive_side().hold();
+    const auto receive = line_->endpoint_->qp().receive_side().lock_exclusive();
     const std::span<std::byte> room = line_->room();
     UWARP_REQUIRE(room.empty() == held());
     if (room.empty()) return;

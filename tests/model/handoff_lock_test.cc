@@ -36,7 +36,7 @@ struct Posters : Scenario {
     for (int i = 0; i < posters; ++i) threads.add(kNames[i], [this] { post(); });
     if (exclusive)
       threads.add("flush", [this] {
-        const auto held = side.hold();
+        const auto held = side.lock_exclusive();
         const auto inside = section.enter();
       });
   }
@@ -112,7 +112,7 @@ struct Holders : Scenario {
     });
     for (const char* name : {"flush", "destroy"})
       threads.add(name, [this] {
-        const auto held = side.hold();
+        const auto held = side.lock_exclusive();
         const auto inside = section.enter();
       });
   }
@@ -128,7 +128,7 @@ TEST(HandoffLockModel, NoHolderSleepsForEver) {
 struct TwoSleepers : Scenario {
   void start(Threads& threads) override {
     for (const char* name : {"one", "two", "three"})
-      threads.add(name, [this] { const auto held = side.hold(); });
+      threads.add(name, [this] { const auto held = side.lock_exclusive(); });
   }
   wakes_one::HandoffLock side;
 };
@@ -189,7 +189,7 @@ struct LastTurn : Scenario {
     });
     threads.add("owner", [this] {
       while (!used.load()) yield();
-      { const auto held = side->hold(); }
+      { const auto held = side->lock_exclusive(); }
       side.destroy();
     });
   }

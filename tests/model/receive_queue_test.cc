@@ -26,20 +26,20 @@ struct HeldStream : ReceiveWaiter {
 
   void receive_posted() override;
   void message_arrives() {
-    const auto held = side.hold();
+    const auto held = side.lock_exclusive();
     if (!closed) consume();
   }
   void resume(bool without_side = false) {
-    if (without_side && !place.held()) return;
-    const auto held = side.hold();
-    if (closed || !place.held()) return;
+    if (without_side && !place.rnr_blocked()) return;
+    const auto held = side.lock_exclusive();
+    if (closed || !place.rnr_blocked()) return;
     place.go_on();
     consume();
   }
   // The grace time is over.
   void expire() {
-    const auto held = side.hold();
-    if (closed || !place.held()) return;
+    const auto held = side.lock_exclusive();
+    if (closed || !place.rnr_blocked()) return;
     closed = true;
     place.leave();
   }
@@ -47,7 +47,7 @@ struct HeldStream : ReceiveWaiter {
     RecvWqe buffer;
     if (place.take(buffer)) taken.push_back(buffer.wr_id);
   }
-  bool held() { return place.held() && !closed; }
+  bool held() { return place.rnr_blocked() && !closed; }
 
   SharedQueue* const shared;
   HandoffLock side;

@@ -114,7 +114,7 @@ struct Removal : Scenario {
     });
     threads.add("dereg", [this] {
       region.key.store(0);
-      { const auto held = side.hold(); }  // QueuePair::quiesce()
+      { const auto held = side.lock_exclusive(); }  // QueuePair::quiesce()
       memory.destroy();
       region.change({.domain = &domain, .address = nullptr, .length_bytes = 1}, 0x101);
     });

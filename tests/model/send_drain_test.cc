@@ -67,7 +67,7 @@ struct Drained : Scenario {
       if (!idle) drain.begin(true);
       return;
     }
-    const auto held = side.hold();
+    const auto held = side.lock_exclusive();
     drain.begin(true);
     if (fault != Fault::kDoesNotLook) look();
   }

@@ -54,7 +54,7 @@ struct ModelStream {
   }
   void detach() {
     {
-      const auto held = side.hold();
+      const auto held = side.lock_exclusive();
       attached.store(false);
     }
     group.remove(*this);

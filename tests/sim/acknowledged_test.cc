@@ -265,10 +265,10 @@ TEST_F(Acknowledged, AMissingReceiveFailsItsSend) {
   send(6);
   send(7);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receiver().held());
+  EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
   EXPECT_TRUE(pair.a.sends().empty());
   {
-    const auto lock = pair.b.qp->receive_side().hold();
+    const auto lock = pair.b.qp->receive_side().lock_exclusive();
     (void)pair.b.qp->receiver().expire();
   }
   pair.run();
@@ -299,13 +299,13 @@ TEST_F(Acknowledged, AnAnswerBehindAHeldMessageIsFound) {
       ASSERT_EQ(one.a.post(SendOpcode::kSend, 1, {&out, 1}), 0);
       ASSERT_EQ(one.a.post(SendOpcode::kSend, 2, {&out, 1}), 0);
       one.run();
-      ASSERT_TRUE(one.b.qp->receiver().held());
+      ASSERT_TRUE(one.b.qp->receiver().rnr_blocked());
       ASSERT_EQ(one.a.qp->post_recv(3, {&room_here, 1}), 0);
       ASSERT_EQ(one.b.post(SendOpcode::kSend, 4, {&back, 1}), 0);
       one.run();
       EXPECT_EQ(brief(one.b.sends()), (Brief{{4, WcStatus::kSuccess}}));
       EXPECT_EQ(brief(one.a.receives()), (Brief{{3, WcStatus::kSuccess}}));
-      EXPECT_TRUE(one.b.qp->receiver().held());
+      EXPECT_TRUE(one.b.qp->receiver().rnr_blocked());
       EXPECT_TRUE(one.a.sends().empty());
       // The held message is complete.
       const Sge room = Pair::sge(to, to_region, 0, 4000);
@@ -331,7 +331,7 @@ TEST(AcknowledgedBurst, AnAnswerBehindAHeldMessageIsFound) {
   ASSERT_EQ(sent.size(), 2u);
   const auto read = ReadRequestHeader::decode(sent[1].data() + UntaggedHeader::kWireSize);
   peer.feed(joined({send_message(1, 8), tagged(RdmapOpcode::kReadResponse, read.sink_stag, 0, 0)}));
-  EXPECT_TRUE(peer.dut.qp->receiver().held());
+  EXPECT_TRUE(peer.dut.qp->receiver().rnr_blocked());
   const auto done = peer.dut.sends();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::kSuccess);

@@ -232,7 +232,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
     ASSERT_EQ(end.qp->post_recv(round, {}), 0);
     while (with_peer.load(std::memory_order_acquire) != round) std::this_thread::yield();
     {
-      const auto lock = end.qp->receive_side().hold();
+      const auto lock = end.qp->receive_side().lock_exclusive();
       const auto window = end.qp->receiver().window(end.staging);
       const Bytes bytes = frame(send_message(round, 0), false);
       std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
@@ -260,7 +260,7 @@ TEST(CompletionOrder, WaitsForTheThreadThatTransmits) {
   for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
   ASSERT_NE(size, 0u);
   std::thread receiver([&end] {
-    const auto side = end.qp->receive_side().hold();
+    const auto side = end.qp->receive_side().lock_exclusive();
     const auto window = end.qp->receiver().window(end.staging);
     const Bytes bytes = frame(send_message(1, 0), false);
     std::memcpy(window[0].iov_base, bytes.data(), bytes.size());

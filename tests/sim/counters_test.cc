@@ -143,7 +143,7 @@ TEST_F(Counted, MessagesThatWaitForAReceive) {
   pair.connect();
   pair.run();
   const auto expire = [&] {
-    const auto side = pair.b.qp->receive_side().hold();
+    const auto side = pair.b.qp->receive_side().lock_exclusive();
     return pair.b.qp->receiver().expire();
   };
   EXPECT_EQ(expire(), kRxNothing) << "nothing waits";

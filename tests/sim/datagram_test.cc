@@ -40,7 +40,7 @@ struct MadeUpWay : DatagramPath {
   Taken answer = Taken::kYes;
 };
 
-struct Holder : DatagramHolder {
+struct Holder : ReceiveWaiter {
   void receive_came() override { ++told; }
   int told = 0;
 };
@@ -536,17 +536,17 @@ TEST_F(Datagrams, HoldersAreNotifiedOfTheNextReceive) {
   ready();
   const auto a = std::make_shared<Holder>(), b = std::make_shared<Holder>(),
              c = std::make_shared<Holder>();
-  EXPECT_TRUE(qp->hold_for_receive(a));
-  EXPECT_TRUE(qp->hold_for_receive(b));
-  EXPECT_TRUE(qp->hold_for_receive(c));
-  EXPECT_TRUE(qp->stop_holding(*b));
-  EXPECT_FALSE(qp->stop_holding(*b));
+  EXPECT_TRUE(qp->wait_for_receive(a));
+  EXPECT_TRUE(qp->wait_for_receive(b));
+  EXPECT_TRUE(qp->wait_for_receive(c));
+  EXPECT_TRUE(qp->stop_waiting(*b));
+  EXPECT_FALSE(qp->stop_waiting(*b));
   ASSERT_EQ(receive(1), 0);
   EXPECT_EQ(a->told, 1);
   EXPECT_EQ(b->told, 0);
   EXPECT_EQ(c->told, 1);
-  EXPECT_FALSE(qp->stop_holding(*a));
-  EXPECT_FALSE(qp->hold_for_receive(a));  // a receive is posted
+  EXPECT_FALSE(qp->stop_waiting(*a));
+  EXPECT_FALSE(qp->wait_for_receive(a));  // a receive is posted
   ASSERT_EQ(receive(2), 0);
   EXPECT_EQ(a->told, 1);
   EXPECT_EQ(a.use_count(), 1);
@@ -555,21 +555,21 @@ TEST_F(Datagrams, HoldersAreNotifiedOfTheNextReceive) {
 
 TEST_F(Datagrams, NothingIsHeldForAQueuePairThatTakesNothing) {
   const auto holder = std::make_shared<Holder>();
-  EXPECT_FALSE(qp->hold_for_receive(holder));
+  EXPECT_FALSE(qp->wait_for_receive(holder));
   to(QpState::kInit);
-  EXPECT_FALSE(qp->hold_for_receive(holder));
+  EXPECT_FALSE(qp->wait_for_receive(holder));
   ready();
-  EXPECT_TRUE(qp->hold_for_receive(holder));
+  EXPECT_TRUE(qp->wait_for_receive(holder));
   qp->to_error();
   EXPECT_EQ(holder->told, 1);
-  EXPECT_FALSE(qp->hold_for_receive(holder));
+  EXPECT_FALSE(qp->wait_for_receive(holder));
   qp->to_reset();
   EXPECT_EQ(holder->told, 1);
   ready();
-  EXPECT_TRUE(qp->hold_for_receive(holder));
+  EXPECT_TRUE(qp->wait_for_receive(holder));
   qp->to_reset();
   EXPECT_EQ(holder->told, 2);
-  EXPECT_FALSE(qp->hold_for_receive(holder));
+  EXPECT_FALSE(qp->wait_for_receive(holder));
   EXPECT_EQ(holder.use_count(), 1);
 }
 

@@ -222,12 +222,12 @@ TEST_P(Faults, AReceiveComesLate) {
   const Sge sge = Pair::sge(one.there, one.there_region, 0, 64);
   EXPECT_EQ(one.pair.b.post(SendOpcode::kSend, 1, {&sge, 1}), 0);
   one.pair.run();
-  EXPECT_TRUE(one.pair.a.qp->receiver().held());
+  EXPECT_TRUE(one.pair.a.qp->receiver().rnr_blocked());
   EXPECT_TRUE(one.pair.a.receives().empty());
   EXPECT_EQ(one.script->deadline_ns(1000), 7'001'000u);
   EXPECT_EQ(one.script->release(7'001'000), FaultScript::kReceive);
   {
-    const auto lock = one.pair.a.qp->receive_side().hold();
+    const auto lock = one.pair.a.qp->receive_side().lock_exclusive();
     (void)one.pair.a.qp->receiver().resume(one.pair.a.staging);
     if (!one.pair.a.staging) one.pair.a.staging = std::make_unique<StagingBuffer>();
   }

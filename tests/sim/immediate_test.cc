@@ -135,7 +135,7 @@ TEST(ImmediateReceiver, SolicitedEvent) {
   ASSERT_EQ(qp.post_recv(2, {}), 0);
   StagingPointer staging = std::make_unique<StagingBuffer>();
   const auto feed = [&](const Bytes& fpdu) {
-    const auto side = qp.receive_side().hold();
+    const auto side = qp.receive_side().lock_exclusive();
     std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
     qp.receiver().received(staging, fpdu.size());
   };
@@ -207,7 +207,7 @@ TEST(ImmediateReceiver, IsHeldWithoutAReceive) {
       false);
   burst.insert(burst.end(), atomic.begin(), atomic.end());
   peer.feed(burst);
-  EXPECT_TRUE(peer.dut.qp->receiver().held());
+  EXPECT_TRUE(peer.dut.qp->receiver().rnr_blocked());
   EXPECT_TRUE(peer.ulpdus().empty());
   peer.post_receive(1);
   peer.settle();
@@ -397,7 +397,7 @@ TEST_P(ImmediatePair, WriteWithImmediateArrives) {
     ASSERT_EQ(
         pair.b.post(SendOpcode::kRead, id, {&back, 1}, here.address(), here_region->key.load()), 0);
     pair.run();
-    EXPECT_TRUE(pair.b.qp->receiver().held());
+    EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
     ASSERT_EQ(pair.b.qp->post_recv(id, {}), 0);
     pair.run();
     const auto sent = pair.a.sends();

@@ -131,7 +131,7 @@ TEST(ReceiveFault, EndsTheStreamOnce) {
   RawPeer peer;
   peer.post_receive(5, 100);
   const auto fault = [&peer] {
-    const auto side = peer.dut.qp->receive_side().hold();
+    const auto side = peer.dut.qp->receive_side().lock_exclusive();
     return peer.dut.qp->receiver().fault();
   };
   EXPECT_EQ(fault(), kRxFailed);

@@ -210,7 +210,7 @@ TEST_P(OnDemand, ChangedRegionTakesTheRestOfAWrite) {
     pair.step(pair.a, pair.a_to_b, pair.b_to_a);
   pair.step(pair.b, pair.b_to_a, pair.a_to_b);
   {
-    const QueuePair::Held held = pair.b.qp->hold();
+    const QueuePair::Exclusive exclusive = pair.b.qp->lock_exclusive();
     const RegionShape old = region->shape();
     ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
               0);
@@ -235,7 +235,7 @@ TEST_P(OnDemand, ChangedRegionTakesNoMoreOfASend) {
     pair.step(pair.a, pair.a_to_b, pair.b_to_a);
   while (pair.a_to_b.bytes.size() > 10000) pair.step(pair.b, pair.b_to_a, pair.a_to_b);
   {
-    const QueuePair::Held held = pair.b.qp->hold();
+    const QueuePair::Exclusive exclusive = pair.b.qp->lock_exclusive();
     const RegionShape old = region->shape();
     ASSERT_EQ(pair.regions.change(*region, {&pair.b.domain, second.data(), kSize, 0, kAllAccess}),
               0);

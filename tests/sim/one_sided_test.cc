@@ -771,7 +771,7 @@ class Run {
  private:
   void join(End& end, Wire& out, NearMemory& peer) {
     if (way_ == Way::kStream) return;
-    const auto held = end.qp->hold();
+    const auto held = end.qp->lock_exclusive();
     end.qp->lend(&out);
     if (way_ == Way::kDirect) end.qp->reach(&peer);
   }
@@ -804,11 +804,11 @@ class Run {
     return moved;
   }
   bool receive(End& end, const Wire& out, Wire& in) {
-    const auto lock = end.qp->receive_side().hold();
+    const auto lock = end.qp->receive_side().lock_exclusive();
     Receiver& receiver = end.qp->receiver();
     if (receiver.closed() || in.broken()) return in.discard();
     bool moved = false;
-    if (!in.empty() && (!receiver.held() || receiver.looks_ahead())) {
+    if (!in.empty() && (!receiver.rnr_blocked() || receiver.looks_ahead())) {
       const std::span<const iovec> window = receiver.window(end.staging);
       const size_t done = in.read(window, pair_.limit());
       if (out.may_give_back()) receiver.note_acknowledged();
@@ -816,7 +816,7 @@ class Run {
       if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
       moved = done != 0;
     }
-    if (in.empty() && !receiver.held() && !receiver.mid_message()) moved |= in.note_placed();
+    if (in.empty() && !receiver.rnr_blocked() && !receiver.mid_message()) moved |= in.note_placed();
     return moved;
   }
 

@@ -110,7 +110,7 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
       const Bytes fpdu = frame(i == 0 ? tagged(RdmapOpcode::kWrite, STag{1}, 0, 0)
                                       : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
                                false);
-      const auto lock = end.qp->receive_side().hold();
+      const auto lock = end.qp->receive_side().lock_exclusive();
       std::memcpy(end.qp->receiver().window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
       end.qp->receiver().received(end.staging, fpdu.size());
     }
@@ -301,7 +301,7 @@ TEST(StartStream, NeedsALivingQueuePair) {
 TEST(Held, IsResumedByOnePost) {
   RawPeer peer;
   peer.send(send_message(1, 0));
-  ASSERT_TRUE(peer.dut.qp->receiver().held());
+  ASSERT_TRUE(peer.dut.qp->receiver().rnr_blocked());
   EXPECT_FALSE(peer.dut.qp->receive_resumable());
   ASSERT_EQ(peer.dut.qp->post_recv(1, {}), 0);
   EXPECT_TRUE(peer.dut.qp->receive_resumable());

@@ -160,7 +160,7 @@ TEST_P(Connected, SendWaitsForReceive) {
   Sge from = mine(0, 70000), to = theirs(0, 70000);
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receiver().held());
+  EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
   EXPECT_TRUE(pair.b.receives().empty());
   ASSERT_EQ(pair.b.qp->post_recv(2, {&to, 1}), 0);
   pair.run();
@@ -173,7 +173,7 @@ TEST_P(Connected, HeldStreamExpires) {
   ASSERT_EQ(pair.a.post(SendOpcode::kSend, 1, {&from, 1}), 0);
   pair.run();
   {
-    const auto lock = pair.b.qp->receive_side().hold();
+    const auto lock = pair.b.qp->receive_side().lock_exclusive();
     pair.b.outcome |= pair.b.qp->receiver().expire();
   }
   pair.run();
@@ -427,7 +427,7 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   size_t reads = 0, staged = 0;
   const auto* const place = there.data();
   for (; !pair.a_to_b.bytes.empty(); ++reads) {
-    const auto lock = pair.b.qp->receive_side().hold();
+    const auto lock = pair.b.qp->receive_side().lock_exclusive();
     const std::span<const iovec> window = pair.b.qp->receiver().window(pair.b.staging);
     size_t left = pair.a_to_b.read(window, kMessages * kMessage * 2);
     (void)pair.b.qp->receiver().received(pair.b.staging, left);

@@ -137,8 +137,8 @@ class RawPeer {
 
   void feed(const Bytes& bytes, size_t chunk = 0) {
     size_t at = 0;
-    while (at < bytes.size() && !dut.qp->receiver().held()) {
-      const auto lock = dut.qp->receive_side().hold();
+    while (at < bytes.size() && !dut.qp->receiver().rnr_blocked()) {
+      const auto lock = dut.qp->receive_side().lock_exclusive();
       auto window = dut.qp->receiver().window(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;

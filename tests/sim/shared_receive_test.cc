@@ -50,13 +50,13 @@ TEST_F(Shared, TakenInOrder) {
 TEST_F(Shared, HeldStreamsContinueInTurn) {
   for (const size_t peer : {1, 3, 0}) {
     send(peer, 1);
-    EXPECT_TRUE(peers[peer]->dut.qp->receiver().held());
+    EXPECT_TRUE(peers[peer]->dut.qp->receiver().rnr_blocked());
   }
   ASSERT_EQ(srq.post(7, {}), 0);
   EXPECT_TRUE(peers[1]->dut.resume_due);
   EXPECT_FALSE(peers[3]->dut.resume_due);
   send(2, 1);  // too late for the receive that is there
-  EXPECT_TRUE(peers[2]->dut.qp->receiver().held());
+  EXPECT_TRUE(peers[2]->dut.qp->receiver().rnr_blocked());
   settle();
   EXPECT_EQ(peers[1]->dut.receives().at(0).wr_id, 7u);
   uint64_t id = 8;
@@ -100,7 +100,7 @@ TEST_F(Shared, ResetStreamsStopWaiting) {
   EXPECT_FALSE(peers[3]->dut.resume_due);
   settle();
   EXPECT_EQ(peers[2]->dut.receives().size(), 1u);
-  EXPECT_TRUE(peers[3]->dut.qp->receiver().held());
+  EXPECT_TRUE(peers[3]->dut.qp->receiver().rnr_blocked());
   // No receive stays promised to streams that have left.
   ASSERT_EQ(srq.post(2, {}), 0);
   settle();

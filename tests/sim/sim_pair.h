@@ -113,7 +113,7 @@ struct End : QpEventListener, ReceiveWaiter {
   bool resume() {
     const bool own = qp->receive_resumable();
     if (!own && !std::exchange(resume_due, false)) return false;
-    const auto lock = qp->receive_side().hold();
+    const auto lock = qp->receive_side().lock_exclusive();
     outcome |= qp->receiver().resume(staging);
     if (!staging) staging = std::make_unique<StagingBuffer>();
     return true;
@@ -121,7 +121,7 @@ struct End : QpEventListener, ReceiveWaiter {
 
   /// Called when the answers that were owed have been sent: kept completions may come now.
   void complete_kept() {
-    const auto lock = qp->receive_side().hold();
+    const auto lock = qp->receive_side().lock_exclusive();
     outcome |= qp->receiver().complete_kept();
   }
 
@@ -222,9 +222,9 @@ class Pair {
     }
     end.complete_kept();
     moved |= end.resume();
-    const bool reads = !end.qp->receiver().held() || end.qp->receiver().looks_ahead();
+    const bool reads = !end.qp->receiver().rnr_blocked() || end.qp->receiver().looks_ahead();
     if (reads && !in.bytes.empty()) {
-      const auto lock = end.qp->receive_side().hold();
+      const auto lock = end.qp->receive_side().lock_exclusive();
       auto window = end.qp->receiver().window(end.staging);
       const size_t done = in.read(window, limit());
       end.outcome |= end.qp->receiver().received(end.staging, done);

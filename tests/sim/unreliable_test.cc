@@ -23,8 +23,8 @@ QpConfig unreliable(QueuePairSlot* slot = nullptr) {
 struct Unreliable : testing::Test {
   /// Ends the time for which a message is held.
   static void end_grace(End& end) {
-    const auto lock = end.qp->receive_side().hold();
-    ASSERT_TRUE(end.qp->receiver().held());
+    const auto lock = end.qp->receive_side().lock_exclusive();
+    ASSERT_TRUE(end.qp->receiver().rnr_blocked());
     EXPECT_EQ(end.qp->receiver().expire(), uint32_t{kRxNothing});
     end.outcome |= end.qp->receiver().resume(end.staging);
     if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
@@ -81,7 +81,7 @@ TEST_F(Unreliable, WhatIsSentIsCompleteWithoutAnAnswer) {
 
 TEST_F(Unreliable, ALateReceiveTakesTheMessageThatWaits) {
   send(1, 4000);
-  EXPECT_TRUE(pair.b.qp->receiver().held());
+  EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
   receive(7, 0, 4000);
   pair.run();
   const auto got = pair.b.receives();
@@ -97,7 +97,7 @@ TEST_F(Unreliable, ASendWithoutReceiveIsDropped) {
   send(1, 100000);
   end_grace();
   for (uint64_t id = 2; id < 6; ++id) send(id, 5000 * id);
-  EXPECT_FALSE(pair.b.qp->receiver().held());
+  EXPECT_FALSE(pair.b.qp->receiver().rnr_blocked());
   EXPECT_EQ(of_b.receive.dropped.get(), 5u);
   EXPECT_EQ(of_b.receive.held.get(), 1u);
   EXPECT_EQ(pair.a.sends().size(), 5u);
@@ -118,10 +118,10 @@ TEST_F(Unreliable, AMessageWaitsAgainOnceAnotherHasBeenReceived) {
   send(2, 10);
   ASSERT_EQ(pair.b.receives().size(), 1u);
   send(3, 10);
-  EXPECT_TRUE(pair.b.qp->receiver().held());
+  EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
   end_grace();
   send(4, 10);
-  EXPECT_FALSE(pair.b.qp->receiver().held());
+  EXPECT_FALSE(pair.b.qp->receiver().rnr_blocked());
   EXPECT_EQ(of_b.receive.dropped.get(), 3u);
 }
 
@@ -298,7 +298,7 @@ TEST(UnreliableAlone, SharedReceives) {
   peer.send(send_message(3, 0));
   ASSERT_EQ(peer.dut.receives().size(), 1u);
   peer.send(send_message(4, 0));
-  ASSERT_TRUE(peer.dut.qp->receiver().held());
+  ASSERT_TRUE(peer.dut.qp->receiver().rnr_blocked());
   ASSERT_EQ(srq.post(10, {}), 0);
   peer.settle();
   EXPECT_EQ(peer.dut.receives().size(), 1u);

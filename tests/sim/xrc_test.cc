@@ -136,13 +136,13 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   for (uint64_t id = 0; id < 2; ++id) ASSERT_EQ(first.post(id), 0);
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   {
-    const auto side = pair.a.qp->transmit_side().hold();
+    const auto side = pair.a.qp->transmit_side().lock_exclusive();
     auto& transmitter = pair.a.qp->transmitter();
     while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
     }
   }
   while (!pair.a_to_b.bytes.empty()) {
-    const auto side = pair.b.qp->receive_side().hold();
+    const auto side = pair.b.qp->receive_side().lock_exclusive();
     auto window = pair.b.qp->receiver().window(pair.b.staging);
     const size_t size = pair.a_to_b.read(window, ~size_t{0});
     pair.b.outcome |= pair.b.qp->receiver().received(pair.b.staging, size);
@@ -150,7 +150,7 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   }
   EXPECT_EQ(first.completed().size(), GetParam() ? 0u : 1u);
   {
-    const auto side = pair.b.qp->transmit_side().hold();
+    const auto side = pair.b.qp->transmit_side().lock_exclusive();
     EXPECT_EQ(pair.b.qp->transmitter().window().empty(), !GetParam());
   }
   pair.b.complete_kept();
@@ -167,7 +167,7 @@ TEST_P(Xrc, HeldForItsOwnQueue) {
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   ASSERT_EQ(send(SendOpcode::kSend, 2, second), 0);
   pair.run();
-  EXPECT_TRUE(pair.b.qp->receiver().held());
+  EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
   EXPECT_TRUE(second.completed().empty());
   ASSERT_EQ(first.post(5), 0);
   pair.run();
@@ -217,12 +217,12 @@ TEST_P(Xrc, MemoryOfTheDomainsOfItsQueues) {
 TEST_P(Xrc, QueueIsDestroyed) {
   ASSERT_EQ(send(SendOpcode::kSend, 1, first), 0);
   pair.run();
-  ASSERT_TRUE(pair.b.qp->receiver().held());
+  ASSERT_TRUE(pair.b.qp->receiver().rnr_blocked());
   first.leave();
   {
-    const QueuePair::Held held = pair.b.qp->hold();
+    const QueuePair::Exclusive held = pair.b.qp->lock_exclusive();
     pair.b.qp->receiver().messages().forget(second.queue);
-    EXPECT_TRUE(pair.b.qp->receiver().held());
+    EXPECT_TRUE(pair.b.qp->receiver().rnr_blocked());
     pair.b.qp->receiver().messages().forget(first.queue);
   }
   pair.run();
@@ -240,7 +240,7 @@ TEST_P(Xrc, IdleStreamSurvivesTheEndOfAQueue) {
   EXPECT_EQ(pair.b.qp->receiver().messages().named_completions(), &first.completions);
   first.leave();
   {
-    const QueuePair::Held held = pair.b.qp->hold();
+    const QueuePair::Exclusive held = pair.b.qp->lock_exclusive();
     pair.b.qp->receiver().messages().forget(first.queue);
   }
   EXPECT_EQ(pair.b.qp->receiver().messages().named_completions(), nullptr);

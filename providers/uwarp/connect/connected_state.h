@@ -45,7 +45,7 @@ inline void log_failure(Qpn number, const StreamFailure& failure) {
 
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
 inline bool half_sent(QueuePair& qp) {
-  const auto transmit = qp.transmit_side().hold();
+  const auto transmit = qp.transmit_side().lock_exclusive();
   return !qp.transmitter().window().empty();
 }
 
@@ -94,7 +94,7 @@ class ConnectedState {
   bool rendezvous() const { return terms_.rendezvous; }
   Deadline deadline() const {
     const auto of_phase = [](const auto& phase) { return phase.until; };
-    return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, hold_, fault_, post_,
+    return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, rnr_, fault_, post_,
                      peer_look_, nudge_, rest_});
   }
 
@@ -116,9 +116,9 @@ class ConnectedState {
     }
     if ((events.outcome & (kRxFailed | kRxTerminated)) != 0 || qp().flush_due()) {
       fail(next, now_ns);
-    } else if ((events.outcome & kRxRnrBlocked) != 0 && qp().receiver().held()) {
+    } else if ((events.outcome & kRxRnrBlocked) != 0 && qp().receiver().rnr_blocked()) {
       const bool stalled = script != nullptr && script->receive_stalled();
-      hold_ = {stalled ? 0 : endpoint_->hold_deadline_ns()};
+      rnr_ = {stalled ? 0 : endpoint_->rnr_deadline_ns()};
     }
     if (events.ended) end(events.end, next, now_ns);
     if (next.leave == Leave::kStay) hang_up(endpoint_->stream().hang_up(), next, now_ns);
@@ -168,7 +168,7 @@ class ConnectedState {
     Next next;
     if (nudge_.take_passed(now_ns)) nudge(next, now_ns);
     next.transmit_overdue = post_.take_passed(now_ns);
-    next.expire = hold_.take_passed(now_ns);
+    next.expire = rnr_.take_passed(now_ns);
     next.release = fault_.take_passed(now_ns);
     if (rest_.take_passed(now_ns) && !endpoint_->stream().trim_ring()) on_busy_ring(now_ns);
     if (auto* const silent = std::get_if<Silent>(&phase_);
@@ -258,7 +258,7 @@ class ConnectedState {
   void hang_up(uint32_t events, Next& next, uint64_t now_ns) {
     if (events == 0) return;
     const bool dead = (events & (EPOLLHUP | EPOLLERR)) != 0;
-    const bool held = qp().receiver().held();
+    const bool rnr_blocked = qp().receiver().rnr_blocked();
     if (dead && in<Failing>()) {
       next.leave = Leave::kReset;  // the peer cannot read the Terminate any more
     } else if (dead && in<PeerFinished>()) {
@@ -266,12 +266,12 @@ class ConnectedState {
     } else if ((events & EPOLLERR) != 0 && endpoint_->stream().ended()) {
       // The peer answers by RST what was sent as its silent end came: it has not read that.
       end(StreamEnd::kReset, next, now_ns);
-    } else if (dead && held) {
+    } else if (dead && rnr_blocked) {
       const bool timeout = socket_->take_error() == ETIMEDOUT;
       end(timeout ? StreamEnd::kTimeout : StreamEnd::kReset, next, now_ns);
     } else if (dead && !endpoint_->stream().ended()) {
       next.turn = true;
-    } else if (held && !terms_.rendezvous) {
+    } else if (rnr_blocked && !terms_.rendezvous) {
       // A FIN behind messages that can still be delivered: the owner is told. Receives may be
       // posted until the grace time is over.
       next.tell_end = true;
@@ -282,7 +282,7 @@ class ConnectedState {
   void fail(Next& next, uint64_t now_ns) {
     if (in<Failing>()) return;
     if (log_enabled()) log_failure(endpoint_->number(), qp().failure());
-    hold_ = {};
+    rnr_ = {};
     qp().flush();
     send_before_end(Failing{{now_ns + kCloseWaitNs}}, next);
   }
@@ -403,7 +403,7 @@ class ConnectedState {
   Socket* socket_;
   Terms terms_;
   std::variant<Flowing, Disconnecting, PeerFinished, Silent, GivenUp, Failing> phase_;
-  Deadline hold_;       // a receive must have been posted
+  Deadline rnr_;       // a receive must have been posted
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
   Deadline peer_look_;  // the next look whether the peer acknowledges what was sent

@@ -177,7 +177,7 @@ class Connection final : public Source,
 
   // ---- For the stream.
   void on_events(const StreamEvents& notice) override;
-  std::shared_ptr<StreamOwner> hold_owner() override { return shared(); }
+  std::shared_ptr<StreamOwner> shared_owner() override { return shared(); }
   void schedule() override;
   bool request_mute() override;
   void transmit_before_long() override;

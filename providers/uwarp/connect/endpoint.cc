@@ -482,27 +482,27 @@ void Endpoint::follow_receives() {
   const Lock guard(mutex_);
   CompletionQueue* completions;
   {
-    const auto receive = qp_.receive_side().hold();
+    const auto receive = qp_.receive_side().lock_exclusive();
     completions = qp_.receiver().messages().named_completions();
   }
   if (completions != nullptr) stream_.join(PollGroup::of(*completions));
 }
 
 bool Endpoint::complete_kept() {
-  const auto receive = qp_.receive_side().hold();
+  const auto receive = qp_.receive_side().lock_exclusive();
   return qp_.receiver().complete_kept() == kRxNothing;
 }
 
 void Endpoint::forget(const XrcQueue& queue) {
   const Lock guard(mutex_);
   {
-    const QueuePair::Held held = qp_.hold();
+    const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     qp_.receiver().messages().forget(queue);
   }
   PollGroup* const group = PollGroup::find(*queue.completions);
   if (group == nullptr || qp_.config().xrc->completes_to(*queue.completions)) return;
   stream_.leave(*group);
-  const auto receive = qp_.receive_side().hold();
+  const auto receive = qp_.receive_side().lock_exclusive();
   qp_.receiver().messages().report_queue();
 }
 
@@ -510,7 +510,7 @@ void Endpoint::forget(const XrcQueue& queue) {
 // rdma_cm that is exact, because rnr_retry_count of rdma_connect() and rdma_accept() is meant for
 // the peer's Sends. A queue pair that only receives may stay in RTR, and then was never given a
 // count of its own; one of XRC is not given any by ibv_modify_qp.
-uint64_t Endpoint::hold_deadline_ns() const {
+uint64_t Endpoint::rnr_deadline_ns() const {
   if (qp_.config().sink != nullptr) return 0;  // it ends the hold itself
   if (unreliable()) return now_ns() + tuning::kSoleReceiverGraceNs;
   const Lock guard(mutex_);

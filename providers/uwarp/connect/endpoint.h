@@ -179,7 +179,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   /// Receiver::complete_kept(). False: that has failed the stream.
   bool complete_kept();
   /// When a message without a buffer has waited long enough; 0: never.
-  uint64_t hold_deadline_ns() const;
+  uint64_t rnr_deadline_ns() const;
   /// From timeout and retry count; 0: not set, or infinite.
   uint32_t peer_timeout_ms() const;
 

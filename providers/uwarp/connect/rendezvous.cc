@@ -147,12 +147,12 @@ void Rendezvous::answer(std::shared_ptr<Connection> request, const RendezvousCal
     return refuse(*request, RendezvousVerdict::kNotExpected);
   }
   if (!must_wait_locked()) return take_call(lock, {std::move(request), call});
-  if (hold_locked({request, call})) return update_deadline_locked();
+  if (add_pending_locked({request, call})) return update_deadline_locked();
   lock.unlock();
   refuse(*request, RendezvousVerdict::kTooMany);
 }
 
-bool Rendezvous::hold_locked(PendingCall call) {
+bool Rendezvous::add_pending_locked(PendingCall call) {
   if (held_.size() >= kMaxPendingCalls) return false;
   try {
     held_.push_back(std::move(call));

@@ -174,7 +174,7 @@ class Rendezvous final : public Source, public ConnectionOwner {
   bool must_wait_locked() const REQUIRES(mutex_);
   RendezvousVerdict judge_locked(const RendezvousCall& call) const REQUIRES(mutex_);
   /// False: too many are held, or there is no memory for it.
-  bool hold_locked(PendingCall call) REQUIRES(mutex_);
+  bool add_pending_locked(PendingCall call) REQUIRES(mutex_);
   void take_call(Lock<Mutex>& lock, const PendingCall& held)
       REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void take_pending_calls(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;

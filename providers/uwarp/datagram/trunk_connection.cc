@@ -236,12 +236,12 @@ void TrunkConnection::give_up(int status) {
 }
 
 void TrunkConnection::forget_endpoints() {
-  const auto receive = endpoint_->qp().receive_side().hold();
+  const auto receive = endpoint_->qp().receive_side().lock_exclusive();
   recent_ = {};
 }
 
 void TrunkConnection::retire() {
-  const auto receive = endpoint_->qp().receive_side().hold();
+  const auto receive = endpoint_->qp().receive_side().lock_exclusive();
   retired_ = true;
   idle_at_ns_ = now_ns() + kRetireNs;
   set_alarm();
@@ -255,7 +255,7 @@ void TrunkConnection::connection_established(const std::shared_ptr<Connection>&,
   if (role_ == Role::kCallBack) nonce_.store(accepted_nonce(peer.private_data));
   open_.store(true);
   {
-    const auto receive = endpoint_->qp().receive_side().hold();
+    const auto receive = endpoint_->qp().receive_side().lock_exclusive();
     idle_at_ns_ = now_ns() + kIdleNs;
     set_alarm();
   }
@@ -293,7 +293,7 @@ void TrunkConnection::over(int status) {
   set_connection(nullptr);
   give_back_kept();
   {
-    const auto receive = endpoint_->qp().receive_side().hold();
+    const auto receive = endpoint_->qp().receive_side().lock_exclusive();
     if (next_ == filled_) give_back_buffer();
   }
   if (role_ == Role::kCall)
@@ -312,7 +312,7 @@ void TrunkConnection::deadline_passed() {
   go_on(false);
   bool used;
   {
-    const auto receive = endpoint_->qp().receive_side().hold();
+    const auto receive = endpoint_->qp().receive_side().lock_exclusive();
     const uint64_t now = now_ns();
     if (now < idle_at_ns_) return set_alarm();
     used = !retired_ && used_.exchange(false, std::memory_order_relaxed);
@@ -403,12 +403,12 @@ void TrunkConnection::deliver() {
 bool TrunkConnection::deliver_one(const DatagramHeader& header, const std::byte* payload) {
   DatagramEndpoint* const endpoint = recent_.find(trunks_.endpoints(), header.destination);
   if (endpoint == nullptr || endpoint->device().ifindex != ifindex_) {
-    end_hold();
+    end_rnr_block();
     return true;
   }
   if (header.source.value >> 8 != trunk_->key.port) [[unlikely]] {
     endpoint->qp().count_drop();  // it is not from the process that it names
-    end_hold();
+    end_rnr_block();
     return true;
   }
   if (header.destination != first_) [[unlikely]] {
@@ -422,25 +422,25 @@ bool TrunkConnection::deliver_one(const DatagramHeader& header, const std::byte*
       qp.count_drop();
       break;
     }
-    if (hold_for(*endpoint)) return false;
+    if (wait_for_receive(*endpoint)) return false;
   }
-  end_hold();
+  end_rnr_block();
   return true;
 }
 
 // True: receive_came() is called.
-bool TrunkConnection::hold_for(DatagramEndpoint& endpoint) {
+bool TrunkConnection::wait_for_receive(DatagramEndpoint& endpoint) {
   if (rnr_blocked_at_ != nullptr) return true;
   rnr_blocked_at_ = endpoint.shared_from_this();
-  if (endpoint.qp().hold_for_receive(shared_line())) return true;
+  if (endpoint.qp().wait_for_receive(shared_line())) return true;
   rnr_blocked_at_ = nullptr;
   return false;
 }
 
 // The datagram for which it held is done with.
-void TrunkConnection::end_hold() {
+void TrunkConnection::end_rnr_block() {
   patience_until_ns_ = 0;
-  if (rnr_blocked_at_ != nullptr && rnr_blocked_at_->qp().stop_holding(*this))
+  if (rnr_blocked_at_ != nullptr && rnr_blocked_at_->qp().stop_waiting(*this))
     rnr_blocked_at_ = nullptr;
 }
 
@@ -456,7 +456,7 @@ bool TrunkConnection::wait_for_receive(DatagramQueuePair& qp) {
 // A receive has come (`told`), or the time for it is over.
 void TrunkConnection::go_on(bool told) {
   {
-    const auto receive = endpoint_->qp().receive_side().hold();
+    const auto receive = endpoint_->qp().receive_side().lock_exclusive();
     if (told) rnr_blocked_at_ = nullptr;
     if (next_ < filled_) deliver();
     if (next_ < filled_) return;

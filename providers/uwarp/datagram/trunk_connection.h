@@ -87,7 +87,7 @@ class Trunks;
 /// frames are given back, its Trunk knows, and no thread uses its queue pair.
 class TrunkConnection final : public Source,
                               public ConnectionOwner,
-                              public DatagramHolder,
+                              public ReceiveWaiter,
                               private MessageSink,
                               private CompletionNotifier {
   enum class Role : uint8_t { kCall, kCallBack, kAnswer };
@@ -222,8 +222,8 @@ class TrunkConnection final : public Source,
   void give_back_buffer();
   void go_on(bool told);
   bool wait_for_receive(DatagramQueuePair& qp);
-  bool hold_for(DatagramEndpoint& endpoint);
-  void end_hold();
+  bool wait_for_receive(DatagramEndpoint& endpoint);
+  void end_rnr_block();
   bool deliver_one(const DatagramHeader& header, const std::byte* payload);
   void set_alarm();
   void give_back_kept();

@@ -137,7 +137,7 @@ int Engine::remove_region(MemoryRegion& region) {
   });
   // What datagrams use is copied under a lock of theirs.
   trunks_.endpoints().visit([&](const std::shared_ptr<DatagramEndpoint>& endpoint) {
-    if (endpoint->qp().config().may_use(region.domain())) (void)endpoint->qp().hold();
+    if (endpoint->qp().config().may_use(region.domain())) (void)endpoint->qp().lock_exclusive();
   });
   regions_.release(region);
   return 0;
@@ -162,12 +162,12 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
       endpoints.push_back(std::move(endpoint));
   });
   {
-    std::vector<DatagramQueuePair::Held> datagrams;
+    std::vector<DatagramQueuePair::Exclusive> datagrams;
     datagrams.reserve(takers.size());
-    for (const auto& one : takers) datagrams.push_back(one->qp().hold());
-    std::vector<QueuePair::Held> held;
+    for (const auto& one : takers) datagrams.push_back(one->qp().lock_exclusive());
+    std::vector<QueuePair::Exclusive> held;
     held.reserve(endpoints.size());
-    for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().hold());
+    for (const auto& endpoint : endpoints) held.push_back(endpoint->qp().lock_exclusive());
     if (const int error = regions_.change(region, shape)) return error;
     for (const auto& endpoint : endpoints)
       endpoint->qp().region_changed(region, old, moved || weaker);

@@ -74,7 +74,7 @@ void CompletionQueue::notify_locked(bool at_once) {
   if (++held_back_ >= moderation_) {
     raise_locked();
   } else if (held_back_ == 1 && notifier_ != nullptr) {
-    notifier_->completion_held_back();
+    notifier_->completion_moderated();
   }
 }
 

@@ -25,7 +25,7 @@ class CompletionNotifier {
   virtual void completion_overrun() = 0;
   /// Moderation holds back an event for the completions that came: flush_moderation() is to be
   /// called when the moderation period is over.
-  virtual void completion_held_back() {}
+  virtual void completion_moderated() {}
 };
 
 /// When a completion was stored, by CompletionQueueOptions::clock.

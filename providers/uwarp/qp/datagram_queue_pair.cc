@@ -215,7 +215,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (!grace_.load(std::memory_order_relaxed)) [[unlikely]]
     grace_.store(true, std::memory_order_relaxed);
-  holders_.posted();
+  waiters_.posted();
   if (state() == QpState::kErr) [[unlikely]] {
     const Lock lock(receive_lock_);
     if (state() == QpState::kErr) flush_receives_locked();  // and not RESET by now
@@ -223,8 +223,8 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   return 0;
 }
 
-bool DatagramQueuePair::hold_for_receive(std::shared_ptr<DatagramHolder> holder) {
-  return holders_.hold(std::move(holder), [&] { return !own_receives_.empty() || !may_receive(); });
+bool DatagramQueuePair::wait_for_receive(std::shared_ptr<ReceiveWaiter> waiter) {
+  return waiters_.add(std::move(waiter), [&] { return !own_receives_.empty() || !may_receive(); });
 }
 
 // kLocLenErr: the receive is too short, and nothing was placed.
@@ -347,18 +347,18 @@ void DatagramQueuePair::move_to(QpState state) {
 
 void DatagramQueuePair::to_error() {
   {
-    const Held held(*this);
+    const Exclusive exclusive(*this);
     state_.store(QpState::kErr, std::memory_order_release);
     show_state();
     flush_sends_locked();
     flush_receives_locked();
   }
-  holders_.tell();
+  waiters_.tell();
 }
 
 void DatagramQueuePair::to_reset() {
   {
-    const Held held(*this);
+    const Exclusive exclusive(*this);
     state_.store(QpState::kReset, std::memory_order_release);
     show_state();
     blocked_on_ = nullptr;
@@ -366,7 +366,7 @@ void DatagramQueuePair::to_reset() {
       targets_[at & target_mask_].way = nullptr;
     kept_.reset();
   }
-  holders_.tell();
+  waiters_.tell();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

@@ -30,36 +30,36 @@ namespace uwarp {
 // Holders of datagrams that wait until a queue pair has a receive for them.
 
 /// Holds a datagram for which there is no receive.
-class DatagramHolder {
+class ReceiveWaiter {
  public:
-  virtual ~DatagramHolder() = default;
+  virtual ~ReceiveWaiter() = default;
   /// A receive has been posted, by the calling thread, or none will be taken. No lock held.
   virtual void receive_came() = 0;
   /// Of the queue pair for which it holds: another holder.
-  std::shared_ptr<DatagramHolder> next_holding;
+  std::shared_ptr<ReceiveWaiter> next_waiting;
 };
 
 /// Any thread. Its lock is a leaf but for what `pointless` takes.
-class ReceiveHolders {
+class ReceiveWaiters {
  public:
-  /// receive_came() of `holder` is called once, by posted() or tell(). False, and it is not: a
+  /// receive_came() of `waiter` is called once, by posted() or tell(). False, and it is not: a
   /// receive is there, or none will be taken, as `pointless()` says.
   template <typename Pointless>
-  bool hold(std::shared_ptr<DatagramHolder> holder, Pointless pointless) {
+  bool add(std::shared_ptr<ReceiveWaiter> waiter, Pointless pointless) {
     const Lock lock(lock_);
     // With that of posted(): either this sees the receive, or posted() sees the holder.
     any_.exchange(1, std::memory_order_acq_rel);
     if (pointless()) return false;
-    holder->next_holding = std::move(first_);
-    first_ = std::move(holder);
+    waiter->next_waiting = std::move(first_);
+    first_ = std::move(waiter);
     return true;
   }
   /// False: it has been called, or will be in a moment.
-  bool stop(const DatagramHolder& holder) {
+  bool stop(const ReceiveWaiter& waiter) {
     const Lock lock(lock_);
-    for (auto* at = &first_; *at != nullptr; at = &(*at)->next_holding) {
-      if (at->get() != &holder) continue;
-      auto rest = std::move((*at)->next_holding);
+    for (auto* at = &first_; *at != nullptr; at = &(*at)->next_waiting) {
+      if (at->get() != &waiter) continue;
+      auto rest = std::move((*at)->next_waiting);
       *at = std::move(rest);
       return true;
     }
@@ -71,21 +71,21 @@ class ReceiveHolders {
       tell();
   }
   void tell() {
-    std::shared_ptr<DatagramHolder> holders;
+    std::shared_ptr<ReceiveWaiter> waiters;
     {
       const Lock lock(lock_);
       any_.store(0, std::memory_order_relaxed);
-      holders = std::move(first_);
+      waiters = std::move(first_);
     }
-    while (holders != nullptr) {
-      const auto holder = std::exchange(holders, std::move(holders->next_holding));
-      holder->receive_came();
+    while (waiters != nullptr) {
+      const auto waiter = std::exchange(waiters, std::move(waiters->next_waiting));
+      waiter->receive_came();
     }
   }
 
  private:
   SpinLock lock_;
-  std::shared_ptr<DatagramHolder> first_ GUARDED_BY(lock_);
+  std::shared_ptr<ReceiveWaiter> first_ GUARDED_BY(lock_);
   Atomic<uint32_t> any_{0};
 };
 
@@ -186,11 +186,11 @@ class DatagramQueuePair {
   /// True once until a receive has been posted again: one may be waited for. Never with a shared
   /// queue, whose posts are not seen here.
   bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
-  /// receive_came() of `holder`, which holds for no other queue pair, is called once: with the next
+  /// receive_came() of `waiter`, which holds for no other queue pair, is called once: with the next
   /// receive, or when none will be taken any more. False: that is so already.
-  bool hold_for_receive(std::shared_ptr<DatagramHolder> holder);
+  bool wait_for_receive(std::shared_ptr<ReceiveWaiter> waiter);
   /// False: it has been called, or will be in a moment.
-  bool stop_holding(const DatagramHolder& holder) { return holders_.stop(holder); }
+  bool stop_waiting(const ReceiveWaiter& waiter) { return waiters_.stop(waiter); }
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -203,15 +203,15 @@ class DatagramQueuePair {
   void to_reset();
 
   /// While it lives no memory of the application is touched.
-  class [[nodiscard]] SCOPED_CAPABILITY Held {
+  class [[nodiscard]] SCOPED_CAPABILITY Exclusive {
    public:
-    explicit Held(DatagramQueuePair& of) ACQUIRE(of.post_lock(), of.receive_lock_) : of_(&of) {
+    explicit Exclusive(DatagramQueuePair& of) ACQUIRE(of.post_lock(), of.receive_lock_) : of_(&of) {
       of.post_lock().lock();
       of.receive_lock_.lock();
     }
-    Held(Held&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
-    Held& operator=(Held&&) = delete;
-    ~Held() RELEASE() {
+    Exclusive(Exclusive&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+    Exclusive& operator=(Exclusive&&) = delete;
+    ~Exclusive() RELEASE() {
       if (of_ == nullptr) return;
       of_->receive_lock_.unlock();
       of_->post_lock().unlock();
@@ -220,7 +220,7 @@ class DatagramQueuePair {
    private:
     DatagramQueuePair* of_;
   };
-  Held hold() NO_THREAD_SAFETY_ANALYSIS { return Held(*this); }
+  Exclusive lock_exclusive() NO_THREAD_SAFETY_ANALYSIS { return Exclusive(*this); }
 
  private:
   /// A request that goes out behind the next one, because a fault rule asks for it.
@@ -284,7 +284,7 @@ class DatagramQueuePair {
   BufferList sink_ GUARDED_BY(receive_lock_);
   uint32_t arrivals_ GUARDED_BY(receive_lock_) = 0;  // where faults are asked for
   std::atomic<bool> grace_;
-  ReceiveHolders holders_;
+  ReceiveWaiters waiters_;
 };
 
 }  // namespace uwarp

@@ -101,7 +101,7 @@ class HandoffLock {
     return Turn(this);
   }
   /// Waits for the side.
-  Exclusive hold() {
+  Exclusive lock_exclusive() {
     uint32_t seen = 0;
     for (int round = 0;; ++round) {
       if ((seen & kTaken) != 0)
@@ -171,7 +171,7 @@ class HandoffLock {
 
 /// For assertions in the parts of a queue pair: whether the calling thread has its sides. Parts
 /// that are used without a queue pair need none.
-class HeldSides {
+class SidesOfThread {
  public:
 #ifndef NDEBUG
   void watch(const HandoffLock& transmit, const HandoffLock& receive) {

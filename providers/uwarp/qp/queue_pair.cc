@@ -40,7 +40,7 @@ bool QueuePair::takes_send_with_immediate() const {
 
 // Either this sees ERR, or the flush that sets it sees what was posted.
 void QueuePair::flush_late() {
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   if (state() == QpState::kErr) transmitter_.completer().flush_late();  // and not RESET by now
 }
 
@@ -81,7 +81,7 @@ int QueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   if (config_.srq != nullptr || state() == QpState::kReset) return EINVAL;
   if (int error = own_receives_.post(wr_id, sges)) return error;
   if (state() == QpState::kErr) {
-    const auto receive = receive_side_.hold();
+    const auto receive = receive_side_.lock_exclusive();
     if (state() == QpState::kErr) receiver_.flush();  // and not RESET by now
   }
   return 0;
@@ -103,14 +103,14 @@ void QueuePair::to_rts() {
 }
 
 void QueuePair::to_sqd(bool notify) {
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   stream_.drain.begin(notify);
   move_to(QpState::kSqd);
   state() == QpState::kSqd ? transmitter_.completer().look_for_drain() : stream_.drain.forget();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   set_state(QpState::kReset);
   stream_.running.store(false, std::memory_order_release);
   stream_.peer_is_uwarp.store(false, std::memory_order_relaxed);
@@ -140,7 +140,7 @@ void QueuePair::to_error(WcStatus oldest) {
 }
 
 void QueuePair::flush() {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   const bool first = state_.exchange(QpState::kErr, std::memory_order_acq_rel) != QpState::kErr;
   show_state();
   stream_.drain.forget();
@@ -157,7 +157,7 @@ void QueuePair::flush() {
 }
 
 bool QueuePair::start_stream(const StreamConfig& config) {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   if (state() == QpState::kReset || state() == QpState::kErr) return false;
   // Where a connection manager reports the connection, this event would only repeat it.
   const bool early = state() == QpState::kRtr && config.silent_fin;
@@ -171,19 +171,19 @@ bool QueuePair::start_stream(const StreamConfig& config) {
 }
 
 bool QueuePair::finish_input() {
-  const auto receive = receive_side_.hold();
+  const auto receive = receive_side_.lock_exclusive();
   if (receiver_.mid_message() || stream_.failed()) return false;
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   transmitter_.forget_dry();
   return !transmitter_.idle() ||
          !stream_.inbound.empty();  // what came since the last look included
 }
 
 bool QueuePair::fall_silent(StreamEnd end) {
-  const auto receive = receive_side_.hold();
+  const auto receive = receive_side_.lock_exclusive();
   if (receiver_.mid_message() || stream_.failed()) return false;
   stream_.silent.store(true, std::memory_order_release);
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   transmitter_.settle(end == StreamEnd::kFin, false);
   return true;
 }
@@ -195,7 +195,7 @@ void QueuePair::count_end(StreamEnd end) {
 }
 
 bool QueuePair::lose_peer(StreamEnd end) {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   if (stream_.lost.exchange(true)) return false;
   close_gate();
   count_end(end);
@@ -205,24 +205,24 @@ bool QueuePair::lose_peer(StreamEnd end) {
 }
 
 void QueuePair::lose_sends() {
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   if (!stream_.running.load(std::memory_order_acquire) && state() == QpState::kRts)
     transmitter_.lose();
 }
 
 void QueuePair::note_peer_end(uint64_t unread_bytes) {
-  const auto transmit = transmit_side_.hold();
+  const auto transmit = transmit_side_.lock_exclusive();
   transmitter_.note_peer_end(unread_bytes);
 }
 
 bool QueuePair::end_stream(StreamEnd end) {
   bool mid_message, sends_open;
   {
-    const auto receive = receive_side_.hold();
+    const auto receive = receive_side_.lock_exclusive();
     mid_message = receiver_.mid_message();
     // The peer may answer, finish and leave while the thread that sent the last bytes has not yet
     // noted that they are gone: what has been done counts as done first.
-    const auto transmit = transmit_side_.hold();
+    const auto transmit = transmit_side_.lock_exclusive();
     transmitter_.settle(end == StreamEnd::kFin && !mid_message,
                         end == StreamEnd::kReset || end == StreamEnd::kTimeout);
     count_end(end);
@@ -258,12 +258,12 @@ bool QueuePair::end_stream(StreamEnd end) {
 }
 
 void QueuePair::detach_stream() {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   stream_.running.store(false, std::memory_order_release);
 }
 
 void QueuePair::quiesce(const MemoryRegion& region) {
-  const Held held = hold();
+  const Exclusive exclusive = lock_exclusive();
   receiver_.quiesce(region);
   transmitter_.quiesce(region, region.shape());
 }

@@ -206,11 +206,11 @@ class QueuePair {
   void quiesce(const MemoryRegion& region);
   /// While this lives no byte moves in either direction and no key is looked up. A thread that
   /// holds several queue pairs is the only one that does.
-  struct [[nodiscard]] Held {
+  struct [[nodiscard]] Exclusive {
     HandoffLock::Exclusive receive;
     HandoffLock::Exclusive transmit;
   };
-  Held hold() { return {receive_side_.hold(), transmit_side_.hold()}; }
+  Exclusive lock_exclusive() { return {receive_side_.lock_exclusive(), transmit_side_.lock_exclusive()}; }
   /// A region that was `old` has become another under the same keys. `revoke`: work that has found
   /// it by its local key fails. The caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);

@@ -157,13 +157,13 @@ class ReceivePlace {
   bool take(RecvWqe& out) {
     if (queue_->take(out, ticket_)) [[likely]]
       return true;
-    hold();
+    block_rnr();
     return false;
   }
   /// Held for another reason.
-  void hold() { held_.store(true, std::memory_order_release); }
+  void block_rnr() { rnr_blocked_.store(true, std::memory_order_release); }
   /// Goes on, or ends. In line it stays: take() or leave() follows.
-  void go_on() { held_.store(false, std::memory_order_release); }
+  void go_on() { rnr_blocked_.store(false, std::memory_order_release); }
   void leave() {
     go_on();
     queue_->cancel(ticket_);
@@ -175,12 +175,12 @@ class ReceivePlace {
   }
   /// The thread that makes the stream go on calls this with the receive side: a stream enters the
   /// line a moment before it says that it is held.
-  bool held() const { return held_.load(std::memory_order_acquire); }
+  bool rnr_blocked() const { return rnr_blocked_.load(std::memory_order_acquire); }
 
  private:
   ReceiveQueue* queue_;
   ReceiveToken ticket_;
-  Atomic<bool> held_{false};
+  Atomic<bool> rnr_blocked_{false};
 };
 
 }  // namespace uwarp

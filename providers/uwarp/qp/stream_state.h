@@ -175,7 +175,7 @@ class StreamState {
   }
 
   StreamConfig config;
-  [[no_unique_address]] HeldSides mine;
+  [[no_unique_address]] SidesOfThread mine;
   /// A large segment says how many of the same size follow it, so that the receiver reads them
   /// together. Only a uwarp knows that (docs/wire.md), and it helps only where payloads go straight
   /// to their place.

@@ -46,7 +46,7 @@ void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
     throw;
   }
   // A member by now, so that what is posted from here on is listed.
-  const QueuePair::Held held = qp_.hold();
+  const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
   take_ends(ends);
   attached_.store(true, std::memory_order_release);
 }
@@ -76,7 +76,7 @@ void Stream::take_ends(const Ends& ends) {
 
 void Stream::detach() {
   {
-    const QueuePair::Held held = qp_.hold();
+    const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     if (quiet()) set_muted(false);
     const bool was_attached = attached_.exchange(false, std::memory_order_acq_rel);
     // The ring stays for a poller that has the stream from a list, as the socket does.
@@ -99,14 +99,14 @@ void Stream::detach() {
 // A group finds a stream by groups_, so it joins behind that.
 void Stream::join(PollGroup& group) {
   {
-    const QueuePair::Held held = qp_.hold();
+    const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     if (!attached() || groups_[1] != nullptr || groups_[0] == &group) return;
     groups_[1] = &group;
   }
   try {
     group.add(*this);
   } catch (...) {
-    const QueuePair::Held held = qp_.hold();
+    const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     groups_[1] = nullptr;
     throw;
   }
@@ -115,7 +115,7 @@ void Stream::join(PollGroup& group) {
 void Stream::leave(PollGroup& group) {
   if (groups_[1] != &group) return;
   group.remove(*this);
-  const QueuePair::Held held = qp_.hold();
+  const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
   groups_[1] = nullptr;
 }
 
@@ -130,7 +130,7 @@ void Stream::tell_owner(StreamEvents& notice) {
 }
 
 void Stream::name_owner(StreamEvents& notice) {
-  if (notice.owner == nullptr) notice.owner = owner_->hold_owner();
+  if (notice.owner == nullptr) notice.owner = owner_->shared_owner();
 }
 
 // Under the group's lock, so the socket stays: detach() leaves the groups last. Reads and atomics
@@ -143,14 +143,14 @@ bool Stream::shares_core() const {
 int Stream::incoming_cpu() const { return on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu(); }
 
 int Stream::waker_core() {
-  const auto receive = qp_.receive_side().hold();
+  const auto receive = qp_.receive_side().lock_exclusive();
   return attached() ? incoming_cpu() : -1;
 }
 
 // --- The carrier
 
 bool Stream::join_ring(RingCarrier& ring) {
-  const QueuePair::Held held = qp_.hold();
+  const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
   qp_.lend(&ring);
@@ -174,7 +174,7 @@ void Stream::note_placed() {
 void Stream::shut_out_peer() {
   std::shared_ptr<AccessGate> gate;
   {
-    const QueuePair::Held held = qp_.hold();
+    const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     gate = std::move(gate_);
     gate_due_ = false;
     qp_.close_gate();
@@ -185,14 +185,14 @@ void Stream::shut_out_peer() {
 void Stream::await_peer() {
   std::shared_ptr<AccessGate> gate;
   {
-    const auto receive = qp_.receive_side().hold();
+    const auto receive = qp_.receive_side().lock_exclusive();
     gate = gate_;
   }
   if (gate != nullptr) gate->wait(TargetGate::kAnything);
 }
 
 bool Stream::trim_ring() {
-  const auto transmit = qp_.transmit_side().hold();
+  const auto transmit = qp_.transmit_side().lock_exclusive();
   if (!attached() || ring_ == nullptr) return true;
   if (!ring_->trim()) return false;
   until_busy_.store(1, std::memory_order_relaxed);
@@ -256,7 +256,7 @@ void Stream::transmit_soon() {
   const AfterTurn after = waiting_.announce(qp_.transmit_side(), attached_, [&](uint8_t senders) {
     if ((senders & WaitingMarks::kGroup) != 0) groups_[0]->add_waiting(*this);
     if ((senders & WaitingMarks::kSecondGroup) != 0) groups_[1]->add_waiting(*this);
-    if ((senders & WaitingMarks::kTimer) != 0) timed = owner_->hold_owner();
+    if ((senders & WaitingMarks::kTimer) != 0) timed = owner_->shared_owner();
   });
   if (timed != nullptr) timed->transmit_before_long();
   if (after == AfterTurn::kLookAgain) transmit();
@@ -364,7 +364,7 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
       answer |= room;
     }
     std::shared_ptr<StreamOwner> unfinished;
-    if (found == Found::kMore) unfinished = owner_->hold_owner();
+    if (found == Found::kMore) unfinished = owner_->shared_owner();
     const AfterTurn after = turn.end();
     if (unfinished != nullptr) {
       // With the side free: who comes for the rest may come at once.
@@ -389,7 +389,7 @@ bool Stream::look() {
 bool Stream::take_arrived(StreamEvents& notice) {
   size_t received = 0;
   bool answer = false;
-  const auto receive = qp_.receive_side().hold();
+  const auto receive = qp_.receive_side().lock_exclusive();
   (void)receive_locked(received, answer, notice);
   return answer;
 }
@@ -406,7 +406,7 @@ void Stream::take_acknowledgements(StreamEvents& notice) {
   if (!completer.in_flight()) return;
   const bool answer = take_arrived(notice);
   {
-    const auto transmit = qp_.transmit_side().hold();
+    const auto transmit = qp_.transmit_side().lock_exclusive();
     if (attached()) completer.retire();
   }
   if (answer) transmit_turns(notice);
@@ -451,7 +451,7 @@ void Stream::set_muted(bool on) {
 }
 
 void Stream::unmute() {
-  const auto receive = qp_.receive_side().hold();
+  const auto receive = qp_.receive_side().lock_exclusive();
   if (attached() && quiet()) set_muted(false);
 }
 
@@ -470,9 +470,9 @@ void Stream::on_edge(uint32_t events) {
   // Told only of room to write, it finds nothing, and would wait while another thread is in a send
   // call, over which the kernel locks the socket.
   if (events != EPOLLOUT) (void)receive(notice, true);
-  if ((events & kHangUpEvents) != 0 && (qp_.receiver().held() || ended())) {
+  if ((events & kHangUpEvents) != 0 && (qp_.receiver().rnr_blocked() || ended())) {
     // Nothing is read now, but the end must be noticed, or a reset behind it.
-    const auto receive = qp_.receive_side().hold();
+    const auto receive = qp_.receive_side().lock_exclusive();
     if (attached()) name_owner(notice);
   }
   deliver(notice);
@@ -489,8 +489,8 @@ void Stream::resume() {
   bool answer = false;
   bool more;
   {
-    const auto receive = qp_.receive_side().hold();
-    if (!attached() || !qp_.receiver().held()) return;
+    const auto receive = qp_.receive_side().lock_exclusive();
+    if (!attached() || !qp_.receiver().rnr_blocked()) return;
     StagingPointer& staging = own_staging();
     if (staging == nullptr) [[unlikely]] {
       resume_due_.store(true);
@@ -508,8 +508,8 @@ void Stream::expire() {
   StreamEvents notice;
   bool answer = false;
   {
-    const auto receive = qp_.receive_side().hold();
-    if (!attached() || !qp_.receiver().held()) return;
+    const auto receive = qp_.receive_side().lock_exclusive();
+    if (!attached() || !qp_.receiver().rnr_blocked()) return;
     take_outcome(qp_.receiver().expire(), answer, notice);
   }
   deliver(notice);
@@ -520,8 +520,8 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
   if (!attached() || ended()) return Found::kStopped;
   size_t budget_bytes = tuning::kPassBytes;
   for (;;) {
-    const bool held = qp_.receiver().held();
-    if (held && !qp_.receiver().looks_ahead()) [[unlikely]]
+    const bool rnr_blocked = qp_.receiver().rnr_blocked();
+    if (rnr_blocked && !qp_.receiver().looks_ahead()) [[unlikely]]
       return Found::kStopped;
     if (qp_.receiver().closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
@@ -536,10 +536,10 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     const ssize_t count = read(window);
     if (count <= 0) {
       if (count == -EAGAIN) {
-        if (on_ring() && !held && (gate_due_ || ring_->unplaced())) note_placed();
+        if (on_ring() && !rnr_blocked && (gate_due_ || ring_->unplaced())) note_placed();
         return Found::kDrained;
       }
-      if (held) {
+      if (rnr_blocked) {
         note_end_while_rnr_blocked(count, notice);
         return Found::kStopped;
       }
@@ -606,7 +606,7 @@ void Stream::note_end_while_rnr_blocked(ssize_t result, StreamEvents& notice) {
 void Stream::take_end(ssize_t result, StreamEvents& notice) {
   // A reset that a send has reported already reads as an orderly end afterwards. The thread that
   // sent may not have noted it yet.
-  if (result == 0) (void)qp_.transmit_side().hold();
+  if (result == 0) (void)qp_.transmit_side().lock_exclusive();
   const int error = result < 0 ? static_cast<int>(-result) : send_error_.load();
   if (capture_ != nullptr) capture_->peer_ended(error != 0);
   ended_.store(true, std::memory_order_release);

@@ -32,7 +32,7 @@ class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
   /// Keeps the owner alive. Under locks of the queue pair.
-  virtual std::shared_ptr<StreamOwner> hold_owner() = 0;
+  virtual std::shared_ptr<StreamOwner> shared_owner() = 0;
   /// Without locks of the queue pair, after the turn that found them.
   virtual void on_events(const StreamEvents& events) = 0;
   /// The same, where on_events() found no memory.

@@ -79,7 +79,7 @@ struct VerbsCq : object_abi::Cq, Named<VerbsCq, object_abi::Cq, ibv_cq> {
           cq_.base.handle, cq_.device.device().verbs_name.c_str(), cq_.queue.capacity());
       cq_.device.raise(IBV_EVENT_CQ_ERR, &cq_.base, cq_.async_events);
     }
-    void completion_held_back() override { cq_.moderation->begin(); }
+    void completion_moderated() override { cq_.moderation->begin(); }
 
    private:
     VerbsCq& cq_;

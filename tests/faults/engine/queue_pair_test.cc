@@ -50,7 +50,7 @@ struct WithoutMemory : ::testing::Test {
     return asked;
   }
   bool receive_without_memory(End& end, Pipe& in) {
-    const auto side = end.qp->receive_side().hold();
+    const auto side = end.qp->receive_side().lock_exclusive();
     size_t count = 0;
     const bool asked = without_memory([&] {
       const auto window = end.qp->receiver().window(end.staging);
@@ -152,7 +152,7 @@ TEST_F(WithoutMemory, DeregistrationOfWhatIsHalfSent) {
 TEST_F(WithoutMemory, ChangeOfARegionThatIsHalfSent) {
   send_a_part();
   EXPECT_TRUE(without_memory([&] {
-    const auto held = pair.a.qp->hold();
+    const auto held = pair.a.qp->lock_exclusive();
     pair.a.qp->region_changed(*region_a, region_a->shape(), true);
   }));
   expect_both_sides_free(pair.a);

@@ -86,7 +86,7 @@ struct FakeEndpoint {
   FakeQp& qp() { return pair; }
   FakeStream& stream() { return pump; }
   Qpn number() const { return Qpn{7}; }
-  uint64_t hold_deadline_ns() const { return kNow + 77; }
+  uint64_t rnr_deadline_ns() const { return kNow + 77; }
   uint32_t peer_timeout_ms() const { return timeout_ms; }
 
   FakeQp pair;

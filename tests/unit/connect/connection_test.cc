@@ -274,7 +274,7 @@ TEST_F(ConnectedPair, ASendWaitsForItsReceive) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(active.post_send(1, 0, 8), 0);
     EXPECT_EQ(active.wait_passive().status, WcStatus::kSuccess);
-    ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
+    ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().rnr_blocked(); }));
     std::this_thread::sleep_for(50ms);
     ASSERT_EQ(passive.post_recv(2, 0, 16), 0);
     EXPECT_EQ(passive.wait_passive().status, WcStatus::kSuccess);
@@ -294,7 +294,7 @@ TEST_F(ConnectedPair, ASendWithoutReceiveTerminatesInTheEnd) {
 TEST_F(ConnectedPair, AHeldStreamNoticesItsEnd) {
   establish();
   ASSERT_EQ(active.post_send(1, 0, 8), 0);
-  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().rnr_blocked(); }));
   const uint64_t start = now_ns();
   ASSERT_EQ(client->disconnect(), 0);
   ASSERT_TRUE(eventually([&] { return server_owner->ended == 1; }));
@@ -400,7 +400,7 @@ TEST_F(ConnectedPair, PostsDoNotCallAFullSocket) {
   establish();
   // Without a receive the peer stops reading.
   ASSERT_EQ(active.post_send(0, 0, 8), 0);
-  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().held(); }));
+  ASSERT_TRUE(eventually([&] { return passive.endpoint->qp().receiver().rnr_blocked(); }));
   Counter& waits = active.endpoint->qp().slot().transmit.waits;
   uint64_t id = 0;
   const auto write = [&] {

@@ -233,7 +233,7 @@ TEST(CompletionQueue, ResizeWhileBusyLosesNothing) {
 
 TEST(CompletionQueue, ModerationHoldsEventsBack) {
   struct HeldBack : Counter {
-    void completion_held_back() override { ++held_back; }
+    void completion_moderated() override { ++held_back; }
     int held_back = 0;
   } counter;
   CompletionQueue cq(32, &counter);

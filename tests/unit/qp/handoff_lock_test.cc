@@ -41,7 +41,7 @@ TEST(HandoffLock, KnowsItsHolder) {
   GTEST_SKIP() << "without assertions";
 #else
   HandoffLock side;
-  HeldSides sides;
+  SidesOfThread sides;
   EXPECT_TRUE(sides.transmit()) << "no queue pair";
   sides.watch(side, side);
   EXPECT_FALSE(sides.transmit());
@@ -62,7 +62,7 @@ TEST(HandoffLock, KnowsItsHolder) {
     EXPECT_FALSE(side.mine());
   }
   {
-    const auto held = side.hold();
+    const auto held = side.lock_exclusive();
     EXPECT_TRUE(side.mine());
     EXPECT_FALSE(mine_elsewhere());
   }
@@ -79,7 +79,7 @@ TEST(HandoffLock, AnExceptionGivesItBackAndKeepsTheMark) {
   } catch (int) {
   }
   EXPECT_FALSE(side.taken());
-  { const auto held = side.hold(); }
+  { const auto held = side.lock_exclusive(); }
   auto turn = side.try_begin();
   ASSERT_TRUE(turn);
   EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
@@ -87,7 +87,7 @@ TEST(HandoffLock, AnExceptionGivesItBackAndKeepsTheMark) {
 
 TEST(HandoffLock, HoldersSleepAndWake) {
   HandoffLock side;
-  std::optional held(side.hold());
+  std::optional held(side.lock_exclusive());
   std::vector<std::thread> threads;
   std::atomic<int> done{0};
   for (int i = 0; i < 3; ++i)
@@ -95,7 +95,7 @@ TEST(HandoffLock, HoldersSleepAndWake) {
       if (i == 0)
         while (!side.begin()) std::this_thread::yield();
       else
-        (void)side.hold();
+        (void)side.lock_exclusive();
       ++done;
     });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that they sleep by now

@@ -341,7 +341,7 @@ void InboundMessages::forget(const XrcQueue& queue) {
   assert(in_.stream.mine.receive());
   complete_kept();
   if (named_ != &queue) return;
-  if (taken_ || held())
+  if (taken_ || rnr_blocked())
     in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
   sink_.clear();
   aim_nowhere();
@@ -402,7 +402,7 @@ bool InboundMessages::take_room() {
   if (opcode_ != RdmapOpcode::kSend)
     return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
   const std::span<std::byte> room = in_.config.sink->room();
-  if (room.empty()) return hold();
+  if (room.empty()) return block_rnr();
   sink_.clear();
   sink_.append(room.data(), static_cast<uint32_t>(room.size()));
   sequence_.begin();
@@ -412,7 +412,7 @@ bool InboundMessages::take_room() {
 // Without acknowledgements a message waits for a moment only, and only if one has been received
 // since the last that waited in vain. False: it is held. RFC 5041-7.1-u2c.
 bool InboundMessages::do_without_receive() {
-  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return hold();
+  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return block_rnr();
   place_in_line_.leave();
   return drop();
 }
@@ -434,8 +434,8 @@ void InboundMessages::read_away() {
   in_.counters.dropped.add(1);
 }
 
-bool InboundMessages::hold() {
-  place_in_line_.hold();
+bool InboundMessages::block_rnr() {
+  place_in_line_.block_rnr();
   in_.counters.held.add(1);
   in_.outcome |= kRxRnrBlocked;
   if (in_.stream.marks_deliveries(in_.config)) {
@@ -450,18 +450,18 @@ bool InboundMessages::hold() {
 std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) {
   FaultScript& script = *in_.config.script;
   const FaultVerdict& verdict = script.judge_arrival(header.msn.value);
-  if (script.receive_held()) return hold();
+  if (script.receive_held()) return block_rnr();
   switch (verdict.act) {
     case FaultVerdict::Act::kReset:
       script.want_reset();
-      return hold();
+      return block_rnr();
     case FaultVerdict::Act::kNoReceive:
       if (is_unreliable(in_.config.transport)) return drop();
       return in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
     case FaultVerdict::Act::kTerminate:
       return in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
     case FaultVerdict::Act::kFail:
-      if (!place_in_line_.take(receive_)) return hold();
+      if (!place_in_line_.take(receive_)) return block_rnr();
       taken_ = true;
       opcode_ = in_.segment.opcode;
       in_.segment.payload_offset = 0;

@@ -389,8 +389,8 @@ class InboundMessages {
   void finish_segment();
 
   /// No receive is posted for the message that has come.
-  bool held() const { return place_in_line_.held(); }
-  void end_hold() { place_in_line_.go_on(); }
+  bool rnr_blocked() const { return place_in_line_.rnr_blocked(); }
+  void end_rnr_block() { place_in_line_.go_on(); }
   /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
   /// those behind it until there is a receive again.
   void end_grace() { grace_ended_at_ = receive_.position; }
@@ -423,7 +423,7 @@ class InboundMessages {
   [[gnu::noinline]] bool aim(const UntaggedHeader& header);
   [[gnu::noinline]] void aim_nowhere();
   [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);
-  [[gnu::noinline]] bool hold();
+  [[gnu::noinline]] bool block_rnr();
   [[gnu::noinline]] bool do_without_receive();
   bool drop();
   void read_away();

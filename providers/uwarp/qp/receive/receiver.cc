@@ -119,7 +119,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
     room = tuning::kBehindDirect;
     if (run_.wanted() != 0 && direct_bytes_ == left - kTailBytes)
       count = describe_run(iovecs, count);
-  } else if (expects_large() && !crc && !held()) {
+  } else if (expects_large() && !crc && !rnr_blocked()) {
     room = std::min(room, size_t{left} + tuning::kDirectBytes);
   }
   assert(count < StagingBuffer::kIovecs && run_.staged_bytes() + room <= staged_.room_size());
@@ -186,7 +186,7 @@ uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
 
 uint32_t Receiver::resume(StagingPointer& staging) {
   assert(in_.stream.mine.receive());
-  messages_.end_hold();
+  messages_.end_rnr_block();
   staged_.begin(staging);
   return consume(staging);
 }
@@ -201,12 +201,12 @@ uint32_t Receiver::complete_kept() {
 uint32_t Receiver::expire() {
   assert(in_.stream.mine.receive());
   in_.outcome = kRxNothing;
-  if (!held() || closed()) return kRxNothing;
+  if (!rnr_blocked() || closed()) return kRxNothing;
   if (is_unreliable(in_.config.transport)) {
     messages_.end_grace();
     return kRxNothing;
   }
-  messages_.end_hold();
+  messages_.end_rnr_block();
   in_.counters.rnr_timeouts.add(1);  // without a buffer: RFC 5041-7.1-u2/u2b
   in_.fail(TerminateCode::kDdpUntaggedNoBuffer, QpEvent::kFatal, true);
   return in_.outcome;
@@ -225,7 +225,7 @@ uint32_t Receiver::fault() {
   in_.outcome = kRxNothing;
   order_.begin();
   const InboundSegment& segment = in_.segment;
-  while (!held() && !closed()) {
+  while (!rnr_blocked() && !closed()) {
     if (!open_) {
       if (!read_header()) break;
       // Immediate Data is a message like a Send, with a buffer of its own.
@@ -248,7 +248,7 @@ uint32_t Receiver::fault() {
     else
       messages_.finish_segment();
   }
-  if (held()) look_ahead();
+  if (rnr_blocked()) look_ahead();
   staged_.end(staging, closed());
   return in_.outcome;
 }

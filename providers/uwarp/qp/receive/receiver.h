@@ -130,11 +130,11 @@ class Receiver {
   /// Further bytes are dropped: the stream failed or ended. Reads only to see the FIN.
   bool closed() const { return in_.closed(); }
   void close() { in_.close(); }
-  bool held() const { return messages_.held(); }
+  bool rnr_blocked() const { return messages_.rnr_blocked(); }
   /// Held, but reading goes on: an acknowledgement is due that may be behind the message that
   /// waits, and there is room to keep what comes before it.
   bool looks_ahead() const {
-    return held() && in_.config.acknowledged && !closed() && !in_.stream.outbound.empty() &&
+    return rnr_blocked() && in_.config.acknowledged && !closed() && !in_.stream.outbound.empty() &&
            staged_.size() < kStagingBytes;
   }
   /// A large message is under way, or another one is likely to follow the last.

@@ -16,15 +16,15 @@ namespace {
 
 // The parts of DatagramQueuePair and TrunkConnection that are modelled, with one datagram to
 // deliver.
-struct HeldLine : Scenario {
+struct WaitingConnection : Scenario {
   enum class Fault { kNone, kNoSecondLook, kTellsFirst, kForgetsTheEnd };
-  HeldLine(bool expires, bool ends, Fault fault = Fault::kNone)
+  WaitingConnection(bool expires, bool ends, Fault fault = Fault::kNone)
       : expires(expires), ends(ends), fault(fault) {}
 
-  struct Line : DatagramHolder {
-    explicit Line(HeldLine& all) : all(all) {}
+  struct Line : ReceiveWaiter {
+    explicit Line(WaitingConnection& all) : all(all) {}
     void receive_came() override {
-      const auto held = side.hold();
+      const auto held = side.lock_exclusive();
       check(holds, "told without holding");
       holds = false;
       if (open) go_on();
@@ -34,11 +34,11 @@ struct HeldLine : Scenario {
       while (!deliver()) {
         if (holds) return;
         holds = true;
-        if (all.hold()) return;
+        if (all.lock_exclusive()) return;
         holds = false;
       }
       open = false;
-      if (holds && all.holders.stop(*this)) holds = false;
+      if (holds && all.waiters.stop(*this)) holds = false;
     }
     // True if the datagram was taken, or if the queue pair no longer takes any.
     bool deliver() {
@@ -52,11 +52,11 @@ struct HeldLine : Scenario {
       return true;
     }
     void expire() {
-      const auto held = side.hold();
+      const auto held = side.lock_exclusive();
       open = false;
-      if (holds && all.holders.stop(*this)) holds = false;
+      if (holds && all.waiters.stop(*this)) holds = false;
     }
-    HeldLine& all;
+    WaitingConnection& all;
     HandoffLock side;
     ReceiveToken ticket;
     bool open = true;
@@ -65,26 +65,26 @@ struct HeldLine : Scenario {
   };
 
   bool hold() {
-    return holders.hold(line, [&] {
+    return waiters.add(line, [&] {
       if (fault == Fault::kNoSecondLook) return false;
       return !queue.empty() || (over.load() && fault != Fault::kForgetsTheEnd);
     });
   }
   void start(Threads& threads) override {
     threads.add("line", [this] {
-      const auto held = line->side.hold();
+      const auto held = line->side.lock_exclusive();
       if (line->open) line->go_on();
     });
     threads.add("poster", [this] {
-      if (fault == Fault::kTellsFirst) holders.posted();
+      if (fault == Fault::kTellsFirst) waiters.posted();
       check(queue.post(1, {}) == 0, "full");
-      if (fault != Fault::kTellsFirst) holders.posted();
+      if (fault != Fault::kTellsFirst) waiters.posted();
     });
     if (expires) threads.add("patience", [this] { line->expire(); });
     if (ends)
       threads.add("end", [this] {
         over.store(true);
-        holders.tell();
+        waiters.tell();
       });
   }
   void finish() override {
@@ -96,22 +96,22 @@ struct HeldLine : Scenario {
   const bool expires, ends;
   const Fault fault;
   ReceiveQueue queue{4, 1};
-  ReceiveHolders holders;
+  ReceiveWaiters waiters;
   Atomic<bool> over{false};
   std::shared_ptr<Line> line = std::make_shared<Line>(*this);
 };
 
 // No thread posts a receive; the queue pair just ends.
-struct EndingLine : HeldLine {
-  explicit EndingLine(Fault fault = Fault::kNone) : HeldLine(false, true, fault) {}
+struct EndingConnection : WaitingConnection {
+  explicit EndingConnection(Fault fault = Fault::kNone) : WaitingConnection(false, true, fault) {}
   void start(Threads& threads) override {
     threads.add("line", [this] {
-      const auto held = line->side.hold();
+      const auto held = line->side.lock_exclusive();
       line->go_on();
     });
     threads.add("end", [this] {
       over.store(true);
-      holders.tell();
+      waiters.tell();
     });
   }
 };
@@ -121,17 +121,17 @@ constexpr Property kHeld{"Held datagram",
                          "pair to wait for; its holder is told once.",
                          2};
 
-TEST(ReceiveHoldersModel, AHeldDatagramContinues) {
+TEST(ReceiveWaitersModel, AHeldDatagramContinues) {
   for (const bool expires : {false, true})
-    for (const bool ends : {false, true}) expect_holds<HeldLine>(kHeld, expires, ends);
-  expect_holds<EndingLine>(kHeld);
+    for (const bool ends : {false, true}) expect_holds<WaitingConnection>(kHeld, expires, ends);
+  expect_holds<EndingConnection>(kHeld);
 }
 
-TEST(ReceiveHoldersModel, FindsOneThatIsForgotten) {
-  using Fault = HeldLine::Fault;
-  expect_found<HeldLine>(kHeld, "held although", false, false, Fault::kNoSecondLook);
-  expect_found<HeldLine>(kHeld, "held although", false, false, Fault::kTellsFirst);
-  expect_found<EndingLine>(kHeld, "held although", Fault::kForgetsTheEnd);
+TEST(ReceiveWaitersModel, FindsOneThatIsForgotten) {
+  using Fault = WaitingConnection::Fault;
+  expect_found<WaitingConnection>(kHeld, "held although", false, false, Fault::kNoSecondLook);
+  expect_found<WaitingConnection>(kHeld, "held although", false, false, Fault::kTellsFirst);
+  expect_found<EndingConnection>(kHeld, "held although", Fault::kForgetsTheEnd);
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ class Rings {
       case 14:
         return ours_->set_muted((script_.next() & 1) != 0);
       default:
-        (void)ours_->room_came();
+        (void)ours_->space_came();
         (void)ours_->unread();
         (void)ours_->incoming_cpu();
         (void)ours_->read_bytes();

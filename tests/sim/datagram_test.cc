@@ -27,7 +27,7 @@ struct MadeUpWay : DatagramPath {
     went.push_back({header, bytes});
     return Taken::kYes;
   }
-  bool wait_for_room(std::shared_ptr<DatagramWaiter>) override { return false; }
+  bool wait_for_space(std::shared_ptr<DatagramWaiter>) override { return false; }
   void flush() override {}
   void flush_soon() override {}
 

@@ -150,9 +150,9 @@ TEST_F(Page, RepeatedLinkDownIsCountedOnce) {
 }
 
 TEST_F(Page, MoreThanThereIsRoomFor) {
-  constexpr uint32_t kRoom = kPageSlots[static_cast<size_t>(PageTable::kCompletionQueues)];
+  constexpr uint32_t kCapacity = kPageSlots[static_cast<size_t>(PageTable::kCompletionQueues)];
   std::vector<SlotLease<CompletionSlot>> leases;
-  for (uint32_t i = 0; i < kRoom + 3; ++i) leases.emplace_back(page_);
+  for (uint32_t i = 0; i < kCapacity + 3; ++i) leases.emplace_back(page_);
   EXPECT_EQ(page_.index_of(*leases.back()), kNoSlot);
   leases.back()->pushed.add(1);
   EXPECT_EQ(read().homeless, 4u);  // one slot is the fixture's
@@ -163,9 +163,9 @@ TEST_F(Page, MoreThanThereIsRoomFor) {
 }
 
 TEST_F(Page, QueuePairsBeyondTheTableCount) {
-  constexpr uint32_t kRoom = kPageSlots[static_cast<size_t>(PageTable::kQueuePairs)];
+  constexpr uint32_t kCapacity = kPageSlots[static_cast<size_t>(PageTable::kQueuePairs)];
   std::vector<SlotLease<QueuePairSlot>> leases;
-  for (uint32_t i = 0; i < kRoom; ++i) leases.emplace_back(page_);
+  for (uint32_t i = 0; i < kCapacity; ++i) leases.emplace_back(page_);
   ASSERT_EQ(page_.index_of(*leases.back()), kNoSlot);
   describe_qp(*leases.back(), 0);
   EXPECT_EQ(page_.totals("uwarp_lo").transmit.bytes.get(), 2000u);

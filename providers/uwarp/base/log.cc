@@ -82,12 +82,12 @@ int usable_fd_locked() {
   return open_file_locked() == 0 ? sink.fd : -1;
 }
 
-size_t print_prefix(char* line, size_t room) {
+size_t print_prefix(char* line, size_t space) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const int size = snprintf(line, room, "uwarp[%d] %lld.%06ld: ", static_cast<int>(getpid()),
+  const int size = snprintf(line, space, "uwarp[%d] %lld.%06ld: ", static_cast<int>(getpid()),
                             static_cast<long long>(now.tv_sec), now.tv_nsec / 1000);
-  return std::min(static_cast<size_t>(std::max(size, 0)), room - 1);
+  return std::min(static_cast<size_t>(std::max(size, 0)), space - 1);
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ class RemoteCopy {
   std::span<const iovec> local() const { return {local_, local_count_}; }
 
   /// Where the local pieces of the next request are put, `most` of them; then add() follows.
-  iovec* room() { return local_ + local_count_; }
-  bool has_room(size_t most) const {
+  iovec* space() { return local_ + local_count_; }
+  bool has_space(size_t most) const {
     return request_count_ != kMostRequests && kMostPieces - local_count_ >= most;
   }
   void add(uint64_t offset, uint64_t bytes, size_t pieces) {

@@ -74,7 +74,7 @@ void RingCarrier::set_muted(bool on) {
   if (on) return;
   const bool came = !reader_.begin_sleep();
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
-  if (came || waits_for_room_.load(std::memory_order_seq_cst) ||
+  if (came || waits_for_space_.load(std::memory_order_seq_cst) ||
       waits_for_place_.load(std::memory_order_seq_cst))
     parts_->bell.ring_here();
 }
@@ -173,9 +173,9 @@ size_t RingCarrier::copy_in_use(const RemoteCopy& copy, uint32_t entry) {
 
 // --- Receiving
 
-ssize_t RingCarrier::receive(std::span<const iovec> room) {
+ssize_t RingCarrier::receive(std::span<const iovec> buffer) {
   for (;;) {
-    const ssize_t count = take(room);
+    const ssize_t count = take(buffer);
     // What came meanwhile does not ring.
     if (count != -EAGAIN || quiet_.load(std::memory_order_relaxed) || reader_.begin_sleep())
       return count;
@@ -183,19 +183,19 @@ ssize_t RingCarrier::receive(std::span<const iovec> room) {
 }
 
 // What is there, in one go.
-ssize_t RingCarrier::take(std::span<const iovec> room) {
+ssize_t RingCarrier::take(std::span<const iovec> buffer) {
   PeerMemory::Copy pull(*peer_);
   size_t received = 0;
   size_t index = 0;
   size_t filled = 0;  // of room[index]
-  while (index != room.size() && reader_.begin()) {
+  while (index != buffer.size() && reader_.begin()) {
     // Into the last piece of the room goes what the reader knows no better place for: with the
     // header before it, it will know one. The end of a payload is meant to go there.
-    if (reader_.is_place() && received != 0 && index + 1 == room.size() &&
+    if (reader_.is_place() && received != 0 && index + 1 == buffer.size() &&
         reader_.left() > kShortEnd)
       break;
-    std::byte* const to = static_cast<std::byte*>(room[index].iov_base) + filled;
-    const size_t size = std::min<size_t>(reader_.left(), room[index].iov_len - filled);
+    std::byte* const to = static_cast<std::byte*>(buffer[index].iov_base) + filled;
+    const size_t size = std::min<size_t>(reader_.left(), buffer[index].iov_len - filled);
     if (reader_.is_place()) {
       if (!peer_->readable()) return -EPROTO;  // we have not said that we would
       if (pull.full()) break;
@@ -207,7 +207,7 @@ ssize_t RingCarrier::take(std::span<const iovec> room) {
     reader_.advance(static_cast<uint32_t>(size));
     received += size;
     filled += size;
-    if (filled == room[index].iov_len) {
+    if (filled == buffer[index].iov_len) {
       ++index;
       filled = 0;
     }
@@ -220,13 +220,13 @@ ssize_t RingCarrier::take(std::span<const iovec> room) {
   return reader_.broken() ? -EPROTO : -EAGAIN;
 }
 
-ssize_t RingCarrier::receive_to_end(std::span<const iovec> room, TcpSocket& tcp) {
-  ssize_t count = receive(room);
+ssize_t RingCarrier::receive_to_end(std::span<const iovec> buffer, TcpSocket& tcp) {
+  ssize_t count = receive(buffer);
   if (count != -EAGAIN) return count;
   const ssize_t end = tcp.peek();
   if (end == -EAGAIN) return end;
   ended_.store(true, std::memory_order_relaxed);
-  count = receive(room);
+  count = receive(buffer);
   if (count != -EAGAIN) return count;
   return end > 0 ? -EPROTO : end;
 }
@@ -262,7 +262,7 @@ bool RingCarrier::write_piece(const std::byte* at, size_t size, size_t& written)
   }
   while (written != size) {
     const uint32_t fits =
-        writer_.room(static_cast<uint32_t>(std::min<size_t>(size - written, kRecordBytes)));
+        writer_.buffer(static_cast<uint32_t>(std::min<size_t>(size - written, kRecordBytes)));
     if (fits == 0) return false;
     std::memcpy(writer_.place(), at + written, fits);
     writer_.put(RingRecord::kBytes, fits);
@@ -323,9 +323,9 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
     waits_for_place_.store(false, std::memory_order_relaxed);
   for (;;) {
     const ssize_t count = write(bytes);
-    if (count > 0) waits_for_room_.store(false, std::memory_order_relaxed);
+    if (count > 0) waits_for_space_.store(false, std::memory_order_relaxed);
     if (count != 0) return count;
-    waits_for_room_.store(true, std::memory_order_seq_cst);
+    waits_for_space_.store(true, std::memory_order_seq_cst);
     if (quiet_.load(std::memory_order_seq_cst) || writer_.begin_sleep()) return -EAGAIN;
     if (!take_back()) return -EPROTO;
   }
@@ -336,7 +336,7 @@ bool RingCarrier::trim() {
   const uint64_t now = writer_.at().word();
   if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
   if (writer_.keeps_to_first_page() && !look_whether_trimmed()) return true;
-  if (!errands_.has_room()) return false;  // or the ring would be small for as long as others like
+  if (!errands_.has_space()) return false;  // or the ring would be small for as long as others like
   const std::span<std::byte> used = writer_.take_used();
   if (used.size() <= RingWriter::kFirstPage) return true;
   parts_->pages = used.subspan(RingWriter::kFirstPage);

@@ -79,10 +79,10 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   // ---- Receive side. Counts as those of TcpSocket; no end of the stream is told here.
   /// -EAGAIN: nothing there, and the bell will ring unless quiet. -EPROTO: the peer has written
   /// something impossible. Never -EFAULT: memory of the peer that is not there is -ECONNRESET.
-  ssize_t receive(std::span<const iovec> room);
+  ssize_t receive(std::span<const iovec> buffer);
   /// The same once epoll has said that `tcp` has ended or failed: its end, as it counts there,
   /// comes behind all that was written before.
-  ssize_t receive_to_end(std::span<const iovec> room, TcpSocket& tcp);
+  ssize_t receive_to_end(std::span<const iovec> buffer, TcpSocket& tcp);
   /// The processor on which the peer wrote last.
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
@@ -112,15 +112,15 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   /// Called now and then: once nothing has been sent since the last call, and all has been read,
   /// has memory of the ring given back to the system. False: not yet.
   bool trim();
-  /// What send() would give back now if it wrote nothing. room_came() stays true.
+  /// What send() would give back now if it wrote nothing. space_came() stays true.
   size_t give_back() override;
   /// A peer that writes into this ring itself may have any number named, and loses requests by it.
   uint64_t read_bytes() const override;
 
   // ---- Any thread.
   /// send() found no room, and there may be some now; or what await_settled() waits for has come.
-  bool room_came() const {
-    return (waits_for_room_.load(std::memory_order_acquire) &&
+  bool space_came() const {
+    return (waits_for_space_.load(std::memory_order_acquire) &&
             (read_on() || parts_->trimmed.load(std::memory_order_acquire))) ||
            (waits_for_place_.load(std::memory_order_acquire) &&
             out_.placed.load(std::memory_order_acquire) == settles_at_.load());
@@ -145,7 +145,7 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   size_t copy_in_use(const RemoteCopy& copy, uint32_t entry);
   bool take_back();
   bool look_whether_trimmed();
-  ssize_t take(std::span<const iovec> room);
+  ssize_t take(std::span<const iovec> buffer);
   bool look_back();
   ssize_t write(std::span<const iovec> bytes);
   /// Lets the reader see what has been written, and wakes it if it sleeps.
@@ -181,7 +181,7 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   bool withdrawn_ = false;
   uint64_t written_ = 0;  // bytes of the stream
   uint64_t given_ = 0;    // ... that send() has given back
-  std::atomic<bool> waits_for_room_{false};
+  std::atomic<bool> waits_for_space_{false};
   std::atomic<uint64_t> tail_seen_{0};
   RemoteUse use_;
   const std::shared_ptr<AccessGate> gate_;

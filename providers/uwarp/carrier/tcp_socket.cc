@@ -57,7 +57,7 @@ sockaddr_storage address_by(long call, int fd) {
   return address;
 }
 
-bool no_room_beyond(int fd) {
+bool no_space_beyond(int fd) {
   int unsent = 0;
   return raw_status(SYS_ioctl, fd, SIOCOUTQNSD, &unsent) == 0 && unsent > 0 &&
          info_of(fd).tcpi_unacked == 0;
@@ -165,15 +165,15 @@ sockaddr_storage TcpSocket::local_address() const { return address_by(SYS_getsoc
 
 sockaddr_storage TcpSocket::remote_address() const { return address_by(SYS_getpeername, fd_); }
 
-ssize_t TcpSocket::receive(std::span<const iovec> room) {
+ssize_t TcpSocket::receive(std::span<const iovec> buffer) {
   // One place is by far the most frequent case, and the kernel then has no vector to copy.
-  if (room.size() == 1) return receive(room[0].iov_base, room[0].iov_len);
-  const Message message(room);
+  if (buffer.size() == 1) return receive(buffer[0].iov_base, buffer[0].iov_len);
+  const Message message(buffer);
   return raw_call(SYS_recvmsg, fd_, &message, MSG_DONTWAIT);
 }
 
-ssize_t TcpSocket::receive(void* room, size_t size_bytes) {
-  return raw_call(SYS_recvfrom, fd_, room, size_bytes, MSG_DONTWAIT, nullptr, nullptr);
+ssize_t TcpSocket::receive(void* buffer, size_t size_bytes) {
+  return raw_call(SYS_recvfrom, fd_, buffer, size_bytes, MSG_DONTWAIT, nullptr, nullptr);
 }
 
 ssize_t TcpSocket::discard(size_t size_bytes) { return discard_from(fd_, size_bytes); }
@@ -226,7 +226,7 @@ void TcpSocket::end_in_order(int fd) {
   linger value{};
   socklen_t length = sizeof value;
   if (raw_status(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &value, &length) != 0) return;
-  if (value.l_onoff == 0 || (settings().acknowledged() && no_room_beyond(fd))) return;
+  if (value.l_onoff == 0 || (settings().acknowledged() && no_space_beyond(fd))) return;
   value = {};
   (void)raw_status(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &value, sizeof value);
   (void)raw_status(SYS_shutdown, fd, SHUT_WR);
@@ -289,7 +289,7 @@ bool TcpSocket::silent_for(uint32_t timeout_ms) const {
   return info.tcpi_unacked > 0 ? unanswered : info.tcpi_probes > 1;
 }
 
-bool TcpSocket::peer_has_no_room() const { return no_room_beyond(fd_); }
+bool TcpSocket::peer_has_no_space() const { return no_space_beyond(fd_); }
 
 namespace {
 

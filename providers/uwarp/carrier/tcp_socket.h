@@ -57,8 +57,8 @@ class TcpSocket {
   sockaddr_storage remote_address() const;
 
   /// Bytes received: 0 is the end of the stream. -EAGAIN: nothing there. Never -EINTR.
-  ssize_t receive(std::span<const iovec> room);
-  ssize_t receive(void* room, size_t size_bytes);
+  ssize_t receive(std::span<const iovec> buffer);
+  ssize_t receive(void* buffer, size_t size_bytes);
   /// Reads and forgets up to `size_bytes`, without copying.
   ssize_t discard(size_t size_bytes);
   /// Like receive() of one byte, but leaves it there.
@@ -112,7 +112,7 @@ class TcpSocket {
   bool silent_for(uint32_t timeout_ms) const;
   /// Bytes wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
-  bool peer_has_no_room() const;
+  bool peer_has_no_space() const;
   /// How far away the peer of an established connection is: near is a round trip of less than
   /// tuning::kNearRoundTripUs, to another network namespace, say.
   enum class Distance : uint8_t { kSameHost, kNear, kFar };

@@ -64,9 +64,9 @@ void put_info(msghdr& message, int level, int type, const Info& info) {
   message.msg_controllen = CMSG_SPACE(sizeof info);
 }
 
-void put_source(msghdr& message, ControlBuffer& room, const UdpPath& path) {
-  message.msg_control = &room;
-  message.msg_controllen = sizeof room;
+void put_source(msghdr& message, ControlBuffer& buffer, const UdpPath& path) {
+  message.msg_control = &buffer;
+  message.msg_controllen = sizeof buffer;
   if (path.local.ss_family == AF_INET) {
     in_pktinfo info{};
     info.ipi_spec_dst = reinterpret_cast<const sockaddr_in&>(path.local).sin_addr;
@@ -128,7 +128,7 @@ ssize_t UdpSocket::send_each(std::span<const std::byte> mark, std::span<const io
   return raw_call(SYS_sendmmsg, fd(), messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-bool UdpSocket::wait_for_room(int timeout_ms) {
+bool UdpSocket::wait_for_space(int timeout_ms) {
   pollfd wait{fd(), POLLOUT, 0};
   const timespec limit{timeout_ms / 1'000, timeout_ms % 1'000 * 1'000'000L};
   return syscall(SYS_ppoll, &wait, 1, &limit, nullptr, 0) > 0;
@@ -139,9 +139,9 @@ void UdpSocket::tell_local_address() {
   (void)set_udp_option(fd(), v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, 1);
 }
 
-ssize_t UdpSocket::receive(std::span<std::byte> room, UdpPath& path) {
+ssize_t UdpSocket::receive(std::span<std::byte> buffer, UdpPath& path) {
   path = {};
-  iovec part{room.data(), room.size()};
+  iovec part{buffer.data(), buffer.size()};
   ControlBuffer control{};
   msghdr message{};
   message.msg_name = &path.peer;

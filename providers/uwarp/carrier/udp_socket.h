@@ -54,17 +54,17 @@ class UdpSocket {
   /// receive() tells the local address of what comes from now on.
   void tell_local_address();
 
-  /// The next datagram; its whole length, of which no more than `room` was stored. -EAGAIN: none;
+  /// The next datagram; its whole length, of which no more than `buffer` was stored. -EAGAIN: none;
   /// -ECONNREFUSED: the peer of a connected socket has no such port. One that came to a broadcast
   /// or multicast address has a `path` without a local address.
-  ssize_t receive(std::span<std::byte> room, UdpPath& path);
+  ssize_t receive(std::span<std::byte> buffer, UdpPath& path);
   /// Bytes sent or a negative errno.
   ssize_t send(std::span<const std::byte> bytes, const UdpPath& path);
   /// Several datagrams of a connected socket, `mark` in front of each: how many were sent, or a
   /// negative errno for none.
   ssize_t send_each(std::span<const std::byte> mark, std::span<const iovec> datagrams);
   /// Waits until there is room to send. False: there was none within `timeout_ms`.
-  bool wait_for_room(int timeout_ms);
+  bool wait_for_space(int timeout_ms);
   ssize_t send(std::span<const std::byte> bytes) {
     return socket_.send(bytes.data(), bytes.size());
   }

@@ -94,8 +94,8 @@ class ConnectionSocket {
     if (captured_ != nullptr && sent > 0) captured_->sent({&piece, 1}, static_cast<size_t>(sent));
     return sent;
   }
-  ssize_t receive(std::span<std::byte> room) {
-    const iovec piece = {room.data(), room.size()};
+  ssize_t receive(std::span<std::byte> buffer) {
+    const iovec piece = {buffer.data(), buffer.size()};
     const ssize_t count = socket_.receive({&piece, 1});
     if (captured_ == nullptr || count == -EAGAIN) return count;
     if (count > 0)
@@ -160,14 +160,14 @@ inline constexpr uint64_t kCloseWaitNs = 5'000'000'000;
 class Draining {
  public:
   /// How long our FIN may wait for a peer to make room, where completions are acknowledged.
-  static constexpr uint64_t kNoRoomWaitNs = 250'000'000;
+  static constexpr uint64_t kNoSpaceWaitNs = 250'000'000;
 
   Draining(bool acknowledged, uint64_t now_ns)
       : acknowledged_(acknowledged),
         close_{now_ns + kCloseWaitNs},
-        room_{acknowledged ? now_ns + kNoRoomWaitNs : 0} {}
+        peer_space_{acknowledged ? now_ns + kNoSpaceWaitNs : 0} {}
 
-  Deadline deadline() const { return earliest({close_, room_}); }
+  Deadline deadline() const { return earliest({close_, peer_space_}); }
   /// How to close after the end of the stream (0) or an error. With acknowledgements a reset is
   /// still due then.
   CloseMode on_end(ssize_t count) const {
@@ -177,9 +177,9 @@ class Draining {
   /// may do so without end (rnr_retry 7) and sees no FIN behind them. Between InfiniBand adapters
   /// it would learn of the end. Nothing that was acknowledged is lost.
   bool on_deadline(const auto& socket, uint64_t now_ns) {
-    if (room_.take_passed(now_ns)) {
-      if (socket.peer_has_no_room()) return true;
-      room_ = {now_ns + kNoRoomWaitNs};
+    if (peer_space_.take_passed(now_ns)) {
+      if (socket.peer_has_no_space()) return true;
+      peer_space_ = {now_ns + kNoSpaceWaitNs};
     }
     return close_.take_passed(now_ns);
   }
@@ -187,7 +187,7 @@ class Draining {
  private:
   bool acknowledged_;
   Deadline close_;
-  Deadline room_;  // when to look whether our FIN waits behind what the peer does not take
+  Deadline peer_space_;  // when to look whether our FIN waits behind what the peer does not take
 };
 
 }  // namespace uwarp

@@ -53,7 +53,7 @@ QpConfig with_waiter(QpConfig config, ReceiveWaiter* waiter) {
 
 bool PromisedStreams::note(std::shared_ptr<Endpoint>& endpoint) {
   PromisedStreams* const list = thread_own<Current>().list;
-  if (list == nullptr || list->count_ == kRoom) return false;
+  if (list == nullptr || list->count_ == kCapacity) return false;
   list->endpoints_[list->count_++] = std::move(endpoint);
   return true;
 }

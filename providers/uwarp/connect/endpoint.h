@@ -44,7 +44,7 @@ class PromisedStreams {
   static bool note(std::shared_ptr<Endpoint>& endpoint);
 
  private:
-  static constexpr size_t kRoom = 8;
+  static constexpr size_t kCapacity = 8;
   /// The innermost one of the thread.
   struct Current {
     PromisedStreams* list = nullptr;
@@ -57,7 +57,7 @@ class PromisedStreams {
 
   PromisedStreams* const outer_;
   size_t count_ = 0;
-  std::shared_ptr<Endpoint> endpoints_[kRoom];
+  std::shared_ptr<Endpoint> endpoints_[kCapacity];
 };
 
 /// A queue pair of any type as verbs/ knows it: its number, and the attributes that were set.

@@ -51,7 +51,7 @@ void StartupModeCache::remember(const sockaddr_storage& peer, StartupMode mode, 
   // Not prolonged by use: otherwise a busy client would never look for better.
   if (found != entries_.end() && found->second.mode == mode && found->second.end_ns > now_ns)
     return;
-  if (found == entries_.end() && entries_.size() >= kMaxPeers) make_room_locked(now_ns);
+  if (found == entries_.end() && entries_.size() >= kMaxPeers) make_space_locked(now_ns);
   try {
     entries_[key] = {mode, now_ns + kKeepNs};
   } catch (const std::bad_alloc&) {
@@ -69,7 +69,7 @@ size_t StartupModeCache::size() {
   return entries_.size();
 }
 
-void StartupModeCache::make_room_locked(uint64_t now_ns) {
+void StartupModeCache::make_space_locked(uint64_t now_ns) {
   std::erase_if(entries_, [&](const auto& entry) { return entry.second.end_ns <= now_ns; });
   if (entries_.size() < kMaxPeers) return;
   const auto oldest = std::min_element(

@@ -71,7 +71,7 @@ class StartupModeCache {
   };
 
   static Peer peer_of(const sockaddr_storage& address);
-  void make_room_locked(uint64_t now_ns) REQUIRES(mutex_);
+  void make_space_locked(uint64_t now_ns) REQUIRES(mutex_);
 
   Mutex mutex_;  // a leaf
   std::map<Peer, Entry> entries_ GUARDED_BY(mutex_);

@@ -95,7 +95,7 @@ DatagramEndpoint::Poster::Poster(DatagramEndpoint& endpoint)
 void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramPath>& way) {
   for (size_t i = count_; i-- > 0;)
     if (ways_[i] == way) return;
-  if (count_ == kRoom) return way->flush_soon();  // a flush now would be under the lock
+  if (count_ == kCapacity) return way->flush_soon();  // a flush now would be under the lock
   ways_[count_++] = way;
 }
 
@@ -123,7 +123,7 @@ DatagramEndpoint::Poster::~Poster() noexcept(false) {
   if (blocked) endpoint_.go_on();
 }
 
-void DatagramEndpoint::room_came() {
+void DatagramEndpoint::space_came() {
   {
     const Lock lock(qp().post_lock());
     waiting_ = false;
@@ -144,7 +144,7 @@ void DatagramEndpoint::go_on() {
       waiting_ = blocked != nullptr;
     }
     if (blocked == nullptr) return;
-    if (blocked->wait_for_room(shared_from_this())) return;
+    if (blocked->wait_for_space(shared_from_this())) return;
     const Lock lock(qp().post_lock());
     waiting_ = false;
   }

@@ -125,16 +125,16 @@ class DatagramEndpoint final : public AnyEndpoint,
     friend DatagramEndpoint;
     /// Ways that have taken something; each is flushed once, as a rule.
     void note(const std::shared_ptr<DatagramPath>& way);
-    static constexpr size_t kRoom = 8;
+    static constexpr size_t kCapacity = 8;
 
     DatagramEndpoint& endpoint_;
     Lock<SpinLock> lock_;
     bool settled_ = false;  // made by go_on(), which sends what waits
     size_t count_ = 0;
-    std::shared_ptr<DatagramPath> ways_[kRoom];
+    std::shared_ptr<DatagramPath> ways_[kCapacity];
   };
 
-  void room_came() override;
+  void space_came() override;
 
  private:
   DatagramEndpoint(Trunks& trunks, std::shared_ptr<const NetDevice> device, QpNumberLease place,

@@ -21,7 +21,7 @@ namespace uwarp {
 inline constexpr size_t kFrameBytes = 2 * (DatagramHeader::kWireSize + kMaxDatagramBytes);
 
 struct Frame {
-  bool has_room(const DatagramHeader& header) const {
+  bool has_space(const DatagramHeader& header) const {
     return size + DatagramHeader::kWireSize + header.payload_bytes <= kFrameBytes;
   }
   /// Copies a datagram for which there is room behind the others. False: some memory of the payload

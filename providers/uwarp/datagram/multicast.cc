@@ -205,7 +205,7 @@ MulticastPath::~MulticastPath() { frames_.give_back(take_filled()); }
 
 DatagramPath::Taken MulticastPath::append(const DatagramHeader& header, BufferList& payload) {
   const Lock lock(lock_);
-  if (filling_ == nullptr || !filling_->has_room(header)) {
+  if (filling_ == nullptr || !filling_->has_space(header)) {
     if (filling_ != nullptr) {
       if (ready_.size() + 1 == kMostFrames) return Taken::kFull;  // until flush()
       ready_.push(*filling_);
@@ -225,7 +225,7 @@ FrameQueue MulticastPath::take_filled() {
   return std::exchange(ready_, {});
 }
 
-bool MulticastPath::wait_for_room(std::shared_ptr<DatagramWaiter>) {
+bool MulticastPath::wait_for_space(std::shared_ptr<DatagramWaiter>) {
   flush();
   return false;
 }
@@ -263,7 +263,7 @@ bool MulticastPath::send(std::span<const iovec> datagrams) {
   while (!datagrams.empty()) {
     const ssize_t sent = socket_.send_each(kMulticastMark, datagrams);
     if (sent == -EAGAIN) {
-      if (!socket_.wait_for_room(kMostPatienceMs)) return false;
+      if (!socket_.wait_for_space(kMostPatienceMs)) return false;
       continue;
     }
     datagrams = datagrams.subspan(sent > 0 ? static_cast<size_t>(sent) : 1);  // one is lost

@@ -46,7 +46,7 @@ class MulticastPath final : public DatagramPath {
 
   // DatagramPath. Where the device takes nothing for kMostPatienceMs, what waits is dropped.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
-  bool wait_for_room(std::shared_ptr<DatagramWaiter>) override;
+  bool wait_for_space(std::shared_ptr<DatagramWaiter>) override;
   void flush() override;
   void flush_soon() override { flush(); }  // wakes no thread
 

@@ -55,10 +55,10 @@ DatagramPath::Taken Trunk::append(const DatagramHeader& header, BufferList& payl
     if (now_ns() < retry_ns_) return Taken::kDropped;
     state_ = State::kIdle;
   }
-  if (filling_ == nullptr || !filling_->has_room(header)) {
+  if (filling_ == nullptr || !filling_->has_space(header)) {
     close_frame_locked();
     // Without memory for a frame there is nothing to wait for.
-    if (!take_frame_locked()) return stalled_ || has_room_locked() ? Taken::kDropped : Taken::kFull;
+    if (!take_frame_locked()) return stalled_ || has_space_locked() ? Taken::kDropped : Taken::kFull;
   }
   if (!filling_->append(header, payload)) return Taken::kFault;
   return Taken::kYes;
@@ -75,8 +75,8 @@ void Trunk::close_frame_locked() {
 
 // False: there is no room, and the time that this may last begins; or no memory.
 bool Trunk::take_frame_locked() {
-  if (!has_room_locked()) take_done_locked();
-  if (has_room_locked()) {
+  if (!has_space_locked()) take_done_locked();
+  if (has_space_locked()) {
     full_since_ns_ = 0;
     stalled_ = false;
     filling_ = trunks_.frames().take(ready_.size() + in_flight_.size());
@@ -144,7 +144,7 @@ void Trunk::flush() {
       const Lock lock(lock_);
       if (line_ != line) return;
       const size_t done = take_done_locked();
-      if (has_room_locked()) waiters = take_waiters_locked();
+      if (has_space_locked()) waiters = take_waiters_locked();
       // A line that takes nothing any more is about to end.
       again = (frames != 0 || done != 0) && !ready_.empty();
       if (!again) again = ask_for_done_locked();
@@ -156,11 +156,11 @@ void Trunk::flush() {
 
 void Trunk::flush_soon() { trunks_.context().progress.revisit(*this); }
 
-bool Trunk::wait_for_room(std::shared_ptr<DatagramWaiter> waiter) {
+bool Trunk::wait_for_space(std::shared_ptr<DatagramWaiter> waiter) {
   {
     const Lock lock(lock_);
     take_done_locked();
-    if (has_room_locked() || stalled_ || state_ == State::kUnreachable) return false;
+    if (has_space_locked() || stalled_ || state_ == State::kUnreachable) return false;
     waiter->next_waiting = std::move(waiters_);
     waiters_ = std::move(waiter);
     if (state_ != State::kOpen) return true;  // line_open() or line_over() comes
@@ -180,7 +180,7 @@ std::shared_ptr<DatagramWaiter> Trunk::take_waiters_locked() {
 void Trunk::wake(std::shared_ptr<DatagramWaiter> waiters) {
   while (waiters != nullptr) {
     const auto waiter = std::exchange(waiters, std::move(waiters->next_waiting));
-    waiter->room_came();
+    waiter->space_came();
   }
 }
 
@@ -197,7 +197,7 @@ void Trunk::deadline_passed() {
     const Lock lock(lock_);
     take_done_locked();
     if (full_since_ns_ == 0) return;
-    if (has_room_locked()) {
+    if (has_space_locked()) {
       waiters = take_waiters_locked();
     } else {
       Progress& progress = trunks_.context().progress;

@@ -66,7 +66,7 @@ class Trunk final : public Source, public DatagramPath {
 
   // DatagramPath.
   Taken append(const DatagramHeader& header, BufferList& payload) override;
-  bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) override;
+  bool wait_for_space(std::shared_ptr<DatagramWaiter> waiter) override;
   void flush() override;
   void flush_soon() override;
 
@@ -89,7 +89,7 @@ class Trunk final : public Source, public DatagramPath {
   void deadline_passed() override;
 
  private:
-  bool has_room_locked() const REQUIRES(lock_) {
+  bool has_space_locked() const REQUIRES(lock_) {
     return ready_.size() + in_flight_.size() < kMostFrames;
   }
   bool take_frame_locked() REQUIRES(lock_);

@@ -361,7 +361,7 @@ void TrunkConnection::completion_event() { trunk_->flush_soon(); }
 
 // --- Receiving
 
-std::span<std::byte> TrunkConnection::room() {
+std::span<std::byte> TrunkConnection::space() {
   if (next_ < filled_) deliver();
   if (next_ < filled_) return {};
   if (buffer_ == nullptr) buffer_ = trunks_.buffers().take();

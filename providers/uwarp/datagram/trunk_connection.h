@@ -214,7 +214,7 @@ class TrunkConnection final : public Source,
   /// Dials the peer with this call. 0 or an errno.
   int dial(const TrunkCall& call);
   // MessageSink and CompletionNotifier.
-  std::span<std::byte> room() override;
+  std::span<std::byte> space() override;
   void arrived(size_t bytes) override;
   void completion_event() override;
   void completion_overrun() override {}

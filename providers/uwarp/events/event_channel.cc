@@ -144,7 +144,7 @@ Result<EventChannel::Pair> EventChannel::create() {
 
 EventChannel::EventChannel(int writer_fd, int drain_fd)
     : writer_fd_(writer_fd), drain_fd_(drain_fd) {
-  waiting_.reserve(room_);
+  waiting_.reserve(reserved_);
 }
 
 EventChannel::~EventChannel() {
@@ -165,17 +165,17 @@ bool EventChannel::try_send_locked(Record record) {
   }
 }
 
-void EventChannel::make_room(size_t records) {
+void EventChannel::reserve(size_t records) {
   const Lock guard(lock_);
-  if (room_ + records > waiting_.capacity()) waiting_.reserve(2 * (room_ + records));
-  room_ += records;
+  if (reserved_ + records > waiting_.capacity()) waiting_.reserve(2 * (reserved_ + records));
+  reserved_ += records;
 }
 
-void EventChannel::give_room_back(size_t records) {
+void EventChannel::give_back(size_t records) {
   if (!alive()) return;
   const Lock guard(lock_);
-  assert(records <= room_);
-  room_ -= records;
+  assert(records <= reserved_);
+  reserved_ -= records;
 }
 
 bool EventChannel::send_bytes(Record record) {
@@ -269,7 +269,7 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
 CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
                                    CompletionEventRecord record, std::function<void()> raise_stored)
     : channel_(std::move(channel)),
-      room_(*channel_, 1),
+      reserved_(*channel_, 1),
       record_(record),
       raise_stored_(std::move(raise_stored)),
       late_armings_(late_armings.get()) {}

@@ -72,7 +72,7 @@ class EventChannel final : public ApplicationFile {
  private:
   class Reader;
   /// For events of a port, and one that a cancelled reader has left.
-  static constexpr size_t kOwnRoom = 16;
+  static constexpr size_t kOwnRecords = 16;
   /// A record that is kept.
   struct Waiting {
     std::array<std::byte, sizeof(AsyncEventRecord)> bytes;
@@ -88,9 +88,9 @@ class EventChannel final : public ApplicationFile {
   std::atomic<uint32_t> sent_{0};  ///< records that went into the socket
 
   Mutex lock_;
-  /// Only while the socket is full; has room for room_.
+  /// Only while the socket is full; has room for reserved_.
   std::vector<Waiting> waiting_ GUARDED_BY(lock_);
-  size_t room_ GUARDED_BY(lock_) = kOwnRoom;    ///< records
+  size_t reserved_ GUARDED_BY(lock_) = kOwnRecords;    ///< records
   Reader* reader_ GUARDED_BY(lock_) = nullptr;  ///< a thread that drives inside read()
 
  public:
@@ -129,8 +129,8 @@ class EventChannel final : public ApplicationFile {
   bool send_bytes(Record record);
   bool try_send_locked(Record record) REQUIRES(lock_);
   friend class EventReservation;
-  void make_room(size_t records);
-  void give_room_back(size_t records);
+  void reserve(size_t records);
+  void give_back(size_t records);
   bool keep_locked(Record record) REQUIRES(lock_);
   size_t remove_sent_locked(const std::function<bool(Record)>& stale) REQUIRES(lock_);
   void flush_waiting_locked() REQUIRES(lock_);
@@ -142,9 +142,9 @@ class EventReservation {
  public:
   /// Throws std::bad_alloc.
   EventReservation(EventChannel& channel, size_t records) : channel_(channel), records_(records) {
-    channel.make_room(records);
+    channel.reserve(records);
   }
-  ~EventReservation() { channel_.give_room_back(records_); }
+  ~EventReservation() { channel_.give_back(records_); }
   EventReservation(const EventReservation&) = delete;
   EventReservation& operator=(const EventReservation&) = delete;
 
@@ -181,7 +181,7 @@ class CompletionEvents {
   void send_locked() REQUIRES(lock_);
 
   const std::shared_ptr<EventChannel> channel_;
-  const EventReservation room_;
+  const EventReservation reserved_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const BirthProcess process_{};

@@ -33,7 +33,7 @@ std::shared_ptr<Errand> Errands::pop() {
   return next;
 }
 
-bool Errands::has_room() const {
+bool Errands::has_space() const {
   const Lock guard(mutex_);
   return threads_ < kMostThreads;
 }

@@ -45,7 +45,7 @@ class Errands {
   /// processes like.
   bool crowded();
   /// One that is added now is begun at once, as a rule.
-  bool has_room() const;
+  bool has_space() const;
   /// Not begun yet.
   size_t waiting() const;
 

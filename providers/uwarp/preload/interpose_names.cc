@@ -121,13 +121,13 @@ ssize_t readlinkat(int folder, const char* path, char* buffer, size_t size) noex
       [&] { return real_readlinkat(folder, path, buffer, size); });
 }
 
-ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size, size_t room) {
-  if (size > room) abort();
+ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size, size_t buffer_size) {
+  if (size > buffer_size) abort();
   return readlinkat(folder, path, buffer, size);
 }
 
-ssize_t __readlink_chk(const char* path, char* buffer, size_t size, size_t room) {
-  if (size > room) abort();
+ssize_t __readlink_chk(const char* path, char* buffer, size_t size, size_t buffer_size) {
+  if (size > buffer_size) abort();
   return readlink(path, buffer, size);
 }
 
@@ -137,8 +137,8 @@ char* realpath(const char* path, char* buffer) noexcept {
       [&] { return real_realpath(path, buffer); });
 }
 
-char* __realpath_chk(const char* path, char* buffer, size_t room) {
-  if (room < PATH_MAX) abort();
+char* __realpath_chk(const char* path, char* buffer, size_t buffer_size) {
+  if (buffer_size < PATH_MAX) abort();
   return realpath(path, buffer);
 }
 

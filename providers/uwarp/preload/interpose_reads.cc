@@ -36,9 +36,9 @@ constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg("recv
 /// Into several buffers, as by one read(): an event is not split between two calls.
 [[gnu::noinline]] ssize_t read_pieces(int fd, const iovec* pieces, size_t count) {
   char event[64];  // one is smaller
-  size_t room = 0;
-  for (size_t i = 0; i < count && room < sizeof event; ++i) room += pieces[i].iov_len;
-  const ssize_t got = read(fd, event, std::min(room, sizeof event));
+  size_t buffer_size = 0;
+  for (size_t i = 0; i < count && buffer_size < sizeof event; ++i) buffer_size += pieces[i].iov_len;
+  const ssize_t got = read(fd, event, std::min(buffer_size, sizeof event));
   size_t left = got > 0 ? static_cast<size_t>(got) : 0;
   const char* from = event;
   for (size_t i = 0; i < count && left > 0; ++i) {
@@ -70,8 +70,8 @@ ssize_t read(int fd, void* bytes, size_t length) {
   return engine->read(fd, bytes, length);
 }
 
-ssize_t __read_chk(int fd, void* bytes, size_t length, size_t room) {
-  if (length > room) abort();
+ssize_t __read_chk(int fd, void* bytes, size_t length, size_t buffer_size) {
+  if (length > buffer_size) abort();
   return read(fd, bytes, length);
 }
 
@@ -93,21 +93,21 @@ ssize_t recv(int fd, void* bytes, size_t length, int flags) {
   return reads_channel(fd, flags) ? read(fd, bytes, length) : real_recv(fd, bytes, length, flags);
 }
 
-ssize_t __recv_chk(int fd, void* bytes, size_t length, size_t room, int flags) {
-  if (length > room) abort();
+ssize_t __recv_chk(int fd, void* bytes, size_t length, size_t buffer_size, int flags) {
+  if (length > buffer_size) abort();
   return recv(fd, bytes, length, flags);
 }
 
-ssize_t recvfrom(int fd, void* bytes, size_t length, int flags, sockaddr* from, socklen_t* room) {
+ssize_t recvfrom(int fd, void* bytes, size_t length, int flags, sockaddr* from, socklen_t* buffer_size) {
   if (from != nullptr || !reads_channel(fd, flags)) [[likely]]
-    return real_recvfrom(fd, bytes, length, flags, from, room);
+    return real_recvfrom(fd, bytes, length, flags, from, buffer_size);
   return read(fd, bytes, length);
 }
 
-ssize_t __recvfrom_chk(int fd, void* bytes, size_t length, size_t room, int flags, sockaddr* from,
-                       socklen_t* from_room) {
-  if (length > room) abort();
-  return recvfrom(fd, bytes, length, flags, from, from_room);
+ssize_t __recvfrom_chk(int fd, void* bytes, size_t length, size_t buffer_size, int flags, sockaddr* from,
+                       socklen_t* from_size) {
+  if (length > buffer_size) abort();
+  return recvfrom(fd, bytes, length, flags, from, from_size);
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {

@@ -31,7 +31,7 @@ class Sets {
     for (int fd = 0; fd < end; ++fd) {
       const short events = static_cast<short>(
           (has(0, fd) ? kReadable : 0) | (has(1, fd) ? POLLOUT : 0) | (has(2, fd) ? POLLPRI : 0));
-      if (events != 0 && count_ < kRoom) fds_[count_++] = {fd, events, 0};
+      if (events != 0 && count_ < kCapacity) fds_[count_++] = {fd, events, 0};
     }
   }
   void restore() {
@@ -46,14 +46,14 @@ class Sets {
  private:
   static constexpr int kSets = 3;
   static constexpr int kBitsPerWord = 8 * sizeof(fd_mask);
-  static constexpr nfds_t kRoom = 33;  // the engine serves beside 32
+  static constexpr nfds_t kCapacity = 33;  // the engine serves beside 32
 
   bool has(int set, int fd) const { return sets_[set] != nullptr && FD_ISSET(fd, &given_[set]); }
 
   const size_t bytes_;
   fd_set* const sets_[kSets];
   fd_set given_[kSets];
-  pollfd fds_[kRoom];
+  pollfd fds_[kCapacity];
   nfds_t count_ = 0;
 };
 

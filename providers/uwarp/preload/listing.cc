@@ -66,11 +66,11 @@ void release(Listing* listing) {
 }
 
 bool read_all(Listing& listing) {
-  size_t room = 0;
+  size_t capacity = 0;
   while (const dirent* entry = real_readdir(listing.folder)) {
-    if (listing.count == room) {
-      room = room == 0 ? 16 : room * 2;
-      void* larger = realloc(listing.entries, room * sizeof(dirent));
+    if (listing.count == capacity) {
+      capacity = capacity == 0 ? 16 : capacity * 2;
+      void* larger = realloc(listing.entries, capacity * sizeof(dirent));
       if (larger == nullptr) return false;
       listing.entries = static_cast<dirent*>(larger);
     }

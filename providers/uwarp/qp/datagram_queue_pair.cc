@@ -55,7 +55,7 @@ int DatagramQueuePair::admits_locked(std::span<const SendRequest> requests) {
   for (const SendRequest& request : requests)
     if (int error = check_send(request)) return error;
   if (state() == QpState::kReset || state() == QpState::kInit) return EINVAL;
-  return sends_.has_room_locked(requests.size()) ? 0 : ENOMEM;
+  return sends_.has_space_locked(requests.size()) ? 0 : ENOMEM;
 }
 
 int DatagramQueuePair::post_send_locked(const SendRequest& request, const DatagramTarget& target) {

@@ -89,12 +89,12 @@ class ReceiveWaiters {
   Atomic<uint32_t> any_{0};
 };
 
-/// Waits for room on a way; see DatagramPath::wait_for_room().
+/// Waits for room on a way; see DatagramPath::wait_for_space().
 class DatagramWaiter {
  public:
   virtual ~DatagramWaiter() = default;
   /// There is room, or there will be none. No lock held.
-  virtual void room_came() = 0;
+  virtual void space_came() = 0;
   /// Of the way on which it waits: the one that waits behind it.
   std::shared_ptr<DatagramWaiter> next_waiting;
 };
@@ -111,9 +111,9 @@ class DatagramPath {
   virtual ~DatagramPath() = default;
   /// Under the posting lock of a queue pair; its own lock is a leaf.
   virtual Taken append(const DatagramHeader& header, BufferList& payload) = 0;
-  /// room_came() of `waiter` is called once, soon. The caller is not in line already. False, and
+  /// space_came() of `waiter` is called once, soon. The caller is not in line already. False, and
   /// nothing is done: there is room by now.
-  virtual bool wait_for_room(std::shared_ptr<DatagramWaiter> waiter) = 0;
+  virtual bool wait_for_space(std::shared_ptr<DatagramWaiter> waiter) = 0;
   /// Sends what was appended. No lock held.
   virtual void flush() = 0;
   /// Has that done soon, by the thread that progresses. Any locks may be held.

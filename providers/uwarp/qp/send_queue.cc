@@ -108,7 +108,7 @@ int SendQueue::check(const SendRequest& request) const {
 }
 
 int SendQueue::push_locked(const SendRequest& request) {
-  if (!has_room_locked(1)) return ENOMEM;
+  if (!has_space_locked(1)) return ENOMEM;
   const uint64_t position = posted_.load(std::memory_order_relaxed);
   if (is_atomic(request.opcode) && !keep_operands(position, request)) return ENOMEM;
   assert(position - freed_ < shape_.depth);
@@ -158,7 +158,7 @@ void SendQueue::trace_posted(uint64_t position) const {
 }
 
 int SendQueue::push_all_locked(std::span<const SendRequest> requests) {
-  if (!has_room_locked(requests.size())) return ENOMEM;
+  if (!has_space_locked(requests.size())) return ENOMEM;
   // What may fail comes before the first is published.
   for (const SendRequest& request : requests)
     if (is_atomic(request.opcode) && !make_operands()) return ENOMEM;

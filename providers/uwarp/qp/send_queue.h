@@ -115,7 +115,7 @@ class SendQueue {
   /// The same for several: all of them or none.
   int push_all_locked(std::span<const SendRequest> requests) REQUIRES(post_lock_);
   /// There is room for `requests` more.
-  bool has_room_locked(uint64_t requests) REQUIRES(post_lock_) {
+  bool has_space_locked(uint64_t requests) REQUIRES(post_lock_) {
     return fits(requests) || (free_polled(), fits(requests));
   }
   SpinLock& post_lock() RETURN_CAPABILITY(post_lock_) { return post_lock_; }

@@ -86,23 +86,23 @@ bool CmEventQueue::has_sources() const {
 }
 
 bool CmEventQueue::push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                        CmEventReservation room) {
-  room.front() = {source, std::move(event)};
+                        CmEventReservation reservation) {
+  reservation.front() = {source, std::move(event)};
   const Lock guard(event_lock());
   if (source->closed || source->queue == nullptr) return false;
-  source->queue->events_.add(room, false);
+  source->queue->events_.add(reservation, false);
   return true;
 }
 
 bool CmEventQueue::push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                                CmEventReservation room, size_t limit) {
+                                CmEventReservation reservation, size_t limit) {
   CmEventSource& own = *event.request->events();
-  room.front() = {source, std::move(event)};
+  reservation.front() = {source, std::move(event)};
   const Lock guard(event_lock());
   if (source->closed || source->queue == nullptr || source->waiting_requests >= limit) return false;
   own.queue = source->queue;
   ++source->queue->sources_;
-  source->queue->events_.add(room, false);
+  source->queue->events_.add(reservation, false);
   return true;
 }
 

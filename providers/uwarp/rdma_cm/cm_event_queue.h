@@ -50,14 +50,14 @@ class CmEventQueue {
   /// The events of `source` come here: its id belongs to this channel.
   bool takes_from(const CmEventSource& source) const;
   bool has_sources() const;
-  /// Queues an event of `source` in `room` for one, unless that is closed (false; the event is
+  /// Queues an event of `source` in `reservation` for one, unless that is closed (false; the event is
   /// dropped). Needs no memory.
   static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                   CmEventReservation room);
+                   CmEventReservation reservation);
   /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false). The new id starts
   /// on the channel of its listener.
   static bool push_request(const std::shared_ptr<CmEventSource>& source, CmEvent event,
-                           CmEventReservation room, size_t limit);
+                           CmEventReservation reservation, size_t limit);
   /// No event of `source` is delivered any more; hands out those that were not, with the ids of
   /// CONNECT_REQUESTs. Returns how many events were delivered.
   static uint32_t close(CmEventSource& source, CmEventReservation& dropped);

@@ -235,12 +235,12 @@ int CmId::listen(int backlog) {
 
 int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage& destination,
                           uint32_t timeout_ms) {
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   Lock guard(lock_);
   if (ProcessFaults::injected(FaultKind::kAddressError)) {
     const auto event = event_locked(CmEventType::kAddressError, -ETIMEDOUT);
     guard.unlock();
-    push(event, std::move(room));
+    push(event, std::move(reservation));
     return 0;
   }
   const CmIdState before = state_;
@@ -250,7 +250,7 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
     const Route route{ip_of(local_), device_};
     const IpAddress to = ip_of(remote_);
     state_ = CmIdState::kAddressAsked;
-    room_ = std::move(room);
+    reservation_ = std::move(reservation);
     guard.unlock();
     // IP over InfiniBand is for links of InfiniBand. A group has no neighbours.
     if (service_.port_space == RDMA_PS_IPOIB)
@@ -263,7 +263,7 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
   if (error != ENODEV) return error;
   const auto event = event_locked(CmEventType::kAddressError, -error);
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
   return 0;
 }
 
@@ -286,9 +286,9 @@ void CmId::neighbour_known(int status) {
     unresolve_locked();
   const auto event = event_locked(
       status == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, status);
-  CmEventReservation room = room_locked();
+  CmEventReservation reservation = take_reservation_locked();
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
 }
 
 /// As before resolve_address(): the next try may come with another source, or none.
@@ -350,7 +350,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
 }
 
 int CmId::resolve_route() {
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   Lock guard(lock_);
   if (state_ != CmIdState::kAddressResolved) return EINVAL;
   const bool fails = ProcessFaults::injected(FaultKind::kRouteError);
@@ -358,17 +358,17 @@ int CmId::resolve_route() {
   const auto event = fails ? event_locked(CmEventType::kRouteError, -ETIMEDOUT)
                            : event_locked(CmEventType::kRouteResolved, 0);
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
   return 0;
 }
 
 int CmId::write_event(CmEventType type, uint32_t status, uint64_t argument) {
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   Lock guard(lock_);
   auto event = event_locked(type, static_cast<int>(status));
   guard.unlock();
   std::memcpy(&event.param, &argument, sizeof argument);
-  push(event, std::move(room));
+  push(event, std::move(reservation));
   return 0;
 }
 
@@ -474,13 +474,13 @@ void CmId::netdevs_changed(const NetDeviceTable& devices) {
   Lock guard(lock_);
   if (device_ == nullptr || state_ >= CmIdState::kRemoved || devices.has_netdev(device_->ifindex))
     return;
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   const auto event = event_locked(CmEventType::kDeviceRemoval, 0);
   const Ending ending = end_locked(CmIdState::kRemoved);
   guard.unlock();
 
   // The application has no name yet for a request that it has not accepted.
-  if (ending.state != CmIdState::kRequest) push(event, std::move(room));
+  if (ending.state != CmIdState::kRequest) push(event, std::move(reservation));
   if (ending.listener != nullptr) ending.listener->close();
   if (ending.connection != nullptr && ending.state < CmIdState::kClosed) ending.connection->abort();
 }
@@ -494,13 +494,13 @@ rdma_ucm_event_resp CmId::event_locked(CmEventType type, int status) const {
   return event;
 }
 
-void CmId::push(const rdma_ucm_event_resp& event, CmEventReservation room) {
-  CmEventQueue::push(events_, CmEvent{event, nullptr}, std::move(room));
+void CmId::push(const rdma_ucm_event_resp& event, CmEventReservation reservation) {
+  CmEventQueue::push(events_, CmEvent{event, nullptr}, std::move(reservation));
 }
 
-CmEventReservation CmId::room_locked() {
+CmEventReservation CmId::take_reservation_locked() {
   CmEventReservation one;
-  one.splice(one.end(), room_, room_.begin());
+  one.splice(one.end(), reservation_, reservation_.begin());
   return one;
 }
 
@@ -508,7 +508,7 @@ CmEventReservation CmId::room_locked() {
 // the join.
 
 int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint32_t& number) {
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   auto reported = std::make_shared<uint32_t>(0);
   if (flags >= RDMA_MC_JOIN_FLAG_RESERVED) return EINVAL;
   Lock guard(lock_);
@@ -531,7 +531,7 @@ int CmId::join_group(const IpAddress& group, uint64_t uid, uint16_t flags, uint3
     event.param.ud.qkey = qkey_;
   }
   guard.unlock();
-  CmEventQueue::push(events_, CmEvent{event, nullptr, std::move(reported)}, std::move(room));
+  CmEventQueue::push(events_, CmEvent{event, nullptr, std::move(reported)}, std::move(reservation));
   return 0;
 }
 

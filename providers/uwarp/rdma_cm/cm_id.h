@@ -154,7 +154,7 @@ class CmId : public Source,
   std::shared_ptr<SilentQueuePair> silent_ GUARDED_BY(lock_);
   std::vector<Group> groups_ GUARDED_BY(lock_);
   /// For events of the neighbour or the connection that are still to come.
-  CmEventReservation room_ GUARDED_BY(lock_);
+  CmEventReservation reservation_ GUARDED_BY(lock_);
 
  public:
   /// `persona`: the rules that librdmacm follows.
@@ -270,9 +270,9 @@ class CmId : public Source,
   /// The end of a connection, or of the attempt; queues `type` unless the id is past it.
   void finish(CmEventType type, int status, std::span<const std::byte> private_data);
   rdma_ucm_event_resp event_locked(CmEventType type, int status) const REQUIRES(lock_);
-  void push(const rdma_ucm_event_resp& event, CmEventReservation room);
+  void push(const rdma_ucm_event_resp& event, CmEventReservation reservation);
   /// Room for the next event of the neighbour or the connection.
-  CmEventReservation room_locked() REQUIRES(lock_);
+  CmEventReservation take_reservation_locked() REQUIRES(lock_);
   /// Listener and connection of an id, taken out of it to be ended without its lock.
   struct Ending {
     CmIdState state;  ///< until then

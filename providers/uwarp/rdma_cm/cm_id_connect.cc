@@ -60,7 +60,7 @@ void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
 
 int CmId::connect(const rdma_ucm_conn_param& parameters) {
   // All that needs memory of ours comes first, while nothing has happened yet.
-  CmEventReservation room(kConnectionEvents);
+  CmEventReservation reservation(kConnectionEvents);
   CmTransport::ConnectRequest request;
   request.parameters = parameters_of(parameters);
   CmEndpoint used;  // a silent one that is not needed ends without the lock
@@ -72,7 +72,7 @@ int CmId::connect(const rdma_ucm_conn_param& parameters) {
   const auto remote = to_tcp(remote_);
   if (!local || !remote) return EADDRNOTAVAIL;
   state_ = CmIdState::kConnecting;
-  room_ = std::move(room);
+  reservation_ = std::move(reservation);
   if (connect_fails(guard)) return 0;
   request.bound = std::exchange(bound_, std::nullopt);
   request.local = *local;
@@ -216,9 +216,9 @@ void CmId::datagram_established(const ConnectParameters& peer) {
     event.param.ud.qp_num = peer.qp_number;
     event.param.ud.qkey = peer.qkey;
   }
-  CmEventReservation room = room_locked();
+  CmEventReservation reservation = take_reservation_locked();
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
 }
 
 // Of the accepting side's queue pair the peer's retry_count would be the one, which is not on the
@@ -299,9 +299,9 @@ void CmId::deadline_passed() {
   Lock guard(lock_);
   if (state_ != CmIdState::kClosed) return;
   const auto event = event_locked(CmEventType::kTimewaitExit, 0);
-  CmEventReservation room = room_locked();
+  CmEventReservation reservation = take_reservation_locked();
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
 }
 
 int CmId::notify(uint32_t event) const {
@@ -356,9 +356,9 @@ void CmId::connection_established(const std::shared_ptr<Connection>&, const sock
     depths_ = {std::min(depths_.responder_resources, event.param.conn.initiator_depth),
                std::min(depths_.initiator_depth, event.param.conn.responder_resources)};
   }
-  CmEventReservation room = room_locked();
+  CmEventReservation reservation = take_reservation_locked();
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
 }
 
 void CmId::finish(CmEventType type, int status, std::span<const std::byte> private_data) {
@@ -373,9 +373,9 @@ void CmId::finish(CmEventType type, int status, std::span<const std::byte> priva
   else
     fill(event.param.conn, private_data);
   const bool waits = is_roce() && disconnected_;
-  CmEventReservation room = room_locked();
+  CmEventReservation reservation = take_reservation_locked();
   guard.unlock();
-  push(event, std::move(room));
+  push(event, std::move(reservation));
   if (waits) wait_for_late_packets();
 }
 
@@ -394,7 +394,7 @@ void CmId::connection_ended(const std::shared_ptr<Connection>&) {
 
 void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_storage& local,
                           const sockaddr_storage& remote) {
-  CmEventReservation room(kConnectionEvents);
+  CmEventReservation reservation(kConnectionEvents);
   const Lock guard(lock_);  // before the look: see netdevs_changed()
   // A listener on [::] has IPv4 peers too, and they are seen as such.
   local_ = unmapped(from_tcp(local).value_or(local));
@@ -402,7 +402,7 @@ void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_
   device_ = net_devices()->by_address(ip_of(local_));
   if (device_ == nullptr) device_ = look_for_requests.devices()->by_address(ip_of(local_));
   connection_ = std::move(request);
-  room_ = std::move(room);
+  reservation_ = std::move(reservation);
   state_ = CmIdState::kRequest;
 }
 
@@ -431,7 +431,7 @@ bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParamet
     fill(event.param.conn, peer);
     if (is_roce()) event.param.conn.qp_num = kCmPeerQpn;
   }
-  CmEventReservation room(1);
+  CmEventReservation reservation(1);
   auto id = table_.create([&](uint32_t number) {
     // Its uid comes with ACCEPT; until then it has no events of its own.
     return std::make_shared<CmId>(table_, transport_, number, 0, service_, persona_);
@@ -445,7 +445,7 @@ bool CmId::requested(std::shared_ptr<CmConnection> request, const ConnectParamet
   }
   event.id = id->number();
   if (id->addresses().device != nullptr &&
-      CmEventQueue::push_request(events_, CmEvent{event, id}, std::move(room), backlog)) {
+      CmEventQueue::push_request(events_, CmEvent{event, id}, std::move(reservation), backlog)) {
     return true;
   }
   table_.remove(id->number());

@@ -123,7 +123,7 @@ Result<std::shared_ptr<CmId>> RdmaCmNode::find(uint32_t number) const {
 
 int RdmaCmNode::create_id(Command& command) {
   const auto request = command.payload<rdma_ucm_create_id>();
-  if (const int error = command.check_room(sizeof(rdma_ucm_create_id_resp))) return error;
+  if (const int error = command.check_response_size(sizeof(rdma_ucm_create_id_resp))) return error;
   const auto service = CmService::of(request.ps, request.qp_type);
   if (!service) return EINVAL;
   const auto id = ids_.create([&](uint32_t number) {
@@ -142,7 +142,7 @@ int RdmaCmNode::create_id(Command& command) {
 
 int RdmaCmNode::destroy_id(Command& command) {
   const auto request = command.payload<rdma_ucm_destroy_id>();
-  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  if (const int error = command.check_response_size(sizeof(rdma_ucm_destroy_id_resp))) return error;
   if (const auto own = find_own(request.id); !own) return own.error();
   const auto id = ids_.remove(request.id);
   if (id == nullptr) return ENOENT;
@@ -201,7 +201,7 @@ int RdmaCmNode::resolve_route(Command& command) {
 int RdmaCmNode::query_route(Command& command) {
   const auto request = command.payload<rdma_ucm_query>();
   // The tail came later than the rest; older applications have no room for it.
-  if (const int error = command.check_room(offsetof(rdma_ucm_query_route_resp, ibdev_index)))
+  if (const int error = command.check_response_size(offsetof(rdma_ucm_query_route_resp, ibdev_index)))
     return error;
   const auto id = find(request.id);
   if (!id) return id.error();
@@ -214,7 +214,7 @@ int RdmaCmNode::query(Command& command) {
   const auto id = find(request.id);
   if (!id) return id.error();
   const auto answer = [&](size_t least, const auto& response) {
-    const int error = command.check_room(least);
+    const int error = command.check_response_size(least);
     return error != 0 ? error : command.respond(request.response, response);
   };
   const CmId::Addresses addresses = (*id)->addresses();
@@ -266,7 +266,7 @@ int RdmaCmNode::disconnect(Command& command) {
 int RdmaCmNode::init_qp_attr(Command& command) {
   const auto request = command.payload<rdma_ucm_init_qp_attr>();
   ib_uverbs_qp_attr response{};
-  if (const int error = command.check_room(sizeof response)) return error;
+  if (const int error = command.check_response_size(sizeof response)) return error;
   const auto id = find(request.id);
   const int error = id ? (*id)->qp_attributes(request.qp_state, response) : id.error();
   return error != 0 ? error : command.respond(request.response, response);
@@ -275,7 +275,7 @@ int RdmaCmNode::init_qp_attr(Command& command) {
 int RdmaCmNode::get_event(Command& command) {
   const auto request = command.payload<rdma_ucm_get_event>();
   // The last two fields came later.
-  if (const int error = command.check_room(offsetof(rdma_ucm_event_resp, reserved))) return error;
+  if (const int error = command.check_response_size(offsetof(rdma_ucm_event_resp, reserved))) return error;
   CmEventReservation taken;
   if (const int error = queue_->take(taken)) return error;
   const int error = command.respond(request.response, taken.front().event.response);
@@ -322,7 +322,7 @@ int RdmaCmNode::join_group(Command& command) {
 int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
                      const sockaddr_storage& group) {
   rdma_ucm_create_id_resp response{};
-  if (const int error = command.check_room(sizeof response)) return error;
+  if (const int error = command.check_response_size(sizeof response)) return error;
   const auto id = find(request.id);
   if (!id) return id.error();
   if (const int error =
@@ -335,7 +335,7 @@ int RdmaCmNode::join(Command& command, const rdma_ucm_join_mcast& request,
 
 int RdmaCmNode::leave_group(Command& command) {
   const auto request = command.payload<rdma_ucm_destroy_id>();
-  if (const int error = command.check_room(sizeof(rdma_ucm_destroy_id_resp))) return error;
+  if (const int error = command.check_response_size(sizeof(rdma_ucm_destroy_id_resp))) return error;
   for (const auto& id : ids_.all()) {
     if (!queue_->takes_from(*id->events())) continue;
     if (const auto reported = id->leave_group(request.id))
@@ -346,7 +346,7 @@ int RdmaCmNode::leave_group(Command& command) {
 
 int RdmaCmNode::migrate_id(Command& command) {
   const auto request = command.payload<rdma_ucm_migrate_id>();
-  if (const int error = command.check_room(sizeof(rdma_ucm_migrate_resp))) return error;
+  if (const int error = command.check_response_size(sizeof(rdma_ucm_migrate_resp))) return error;
   // `fd` is the channel on which the id is now; this one is where it goes.
   const auto from = command.node_by_fd(static_cast<int>(request.fd));
   if (from == nullptr) return EINVAL;

@@ -118,7 +118,7 @@ class RdmaCmNode::Command {
   }
 
   uint32_t code() const { return header_.cmd; }
-  size_t response_room() const { return header_.out; }
+  size_t response_size() const { return header_.out; }
 
   /// The payload; what an older application did not write is zero.
   template <typename Payload>
@@ -130,12 +130,12 @@ class RdmaCmNode::Command {
   }
 
   /// Checks, before anything is done, that a response of at least `least` bytes fits.
-  int check_room(size_t least) const { return response_room() < least ? ENOSPC : 0; }
+  int check_response_size(size_t least) const { return response_size() < least ? ENOSPC : 0; }
 
   /// Writes the response, cut to the room that an older application gives.
   template <typename Response>
   int respond(uint64_t address, const Response& response) const {
-    return copy_to_user(address, &response, std::min(sizeof response, response_room()));
+    return copy_to_user(address, &response, std::min(sizeof response, response_size()));
   }
 
   NodeByFd node_by_fd = nullptr;

@@ -199,13 +199,13 @@ bool Stream::trim_ring() {
   return true;
 }
 
-inline ssize_t Stream::read(std::span<const iovec> room) {
-  return on_ring() ? read_ring(room) : in_->receive(room);
+inline ssize_t Stream::read(std::span<const iovec> buffer) {
+  return on_ring() ? read_ring(buffer) : in_->receive(buffer);
 }
 
-ssize_t Stream::read_ring(std::span<const iovec> room) {
+ssize_t Stream::read_ring(std::span<const iovec> buffer) {
   const bool ends = hang_up_.load(std::memory_order_acquire) != 0;
-  const ssize_t count = ends ? ring_->receive_to_end(room, *in_) : ring_->receive(room);
+  const ssize_t count = ends ? ring_->receive_to_end(buffer, *in_) : ring_->receive(buffer);
   return count == -EPROTO ? -ECONNRESET : count;
 }
 
@@ -358,10 +358,10 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
     if (from_epoll) {
       if (received != 0) note_busy();
     } else {
-      const bool room = full_.load(std::memory_order_relaxed) && room_came();
-      note_look(received != 0 || room);
+      const bool buffer = full_.load(std::memory_order_relaxed) && space_came();
+      note_look(received != 0 || buffer);
       if (on_ring()) note_silence(received != 0);
-      answer |= room;
+      answer |= buffer;
     }
     std::shared_ptr<StreamOwner> unfinished;
     if (found == Found::kMore) unfinished = owner_->shared_owner();

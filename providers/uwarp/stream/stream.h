@@ -273,12 +273,12 @@ class Stream {
 
   static constexpr int32_t kBusyTurns = 16;
 
-  ssize_t read(std::span<const iovec> room);
+  ssize_t read(std::span<const iovec> buffer);
   ssize_t write(std::span<const iovec> bytes);
   [[gnu::noinline]] ssize_t write_ring(std::span<const iovec> bytes);
-  [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> room);
-  bool room_came() const {
-    return sends_by_ring_.load(std::memory_order_acquire) && ring_->room_came();
+  [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> buffer);
+  bool space_came() const {
+    return sends_by_ring_.load(std::memory_order_acquire) && ring_->space_came();
   }
   void receive_by_ring();
   [[gnu::noinline]] void note_placed();

@@ -83,7 +83,7 @@ class WaitingStreams {
     assert(stays(stay));
     const Lock guard(list_lock_);
     const size_t others = members();
-    if (waiting_.capacity() <= others) waiting_.reserve(2 * others + kRoom);  // for all of them
+    if (waiting_.capacity() <= others) waiting_.reserve(2 * others + kCapacity);  // for all of them
     stream.member_of(group_) = true;
     members_.store(others + 1, std::memory_order_relaxed);
   }
@@ -122,7 +122,7 @@ class WaitingStreams {
   }
 
  private:
-  static constexpr size_t kRoom = 4;
+  static constexpr size_t kCapacity = 4;
 
   bool stays(const Stay& stay) const { return stay && stay.lock_ == &stay_lock_; }
   void publish() REQUIRES(list_lock_) { count_.store(waiting_.size(), std::memory_order_relaxed); }

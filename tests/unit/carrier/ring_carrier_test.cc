@@ -62,7 +62,7 @@ TEST(RingCarrier, LargePiecesAreReleasedOnceTheyAreRead) {
   EXPECT_EQ(receive(*ends.second, got, 60'000), 40'000);
   EXPECT_EQ(got, large.substr(0, 40'000));
   EXPECT_EQ(receive(*ends.second, got, 1), -EAGAIN);
-  EXPECT_TRUE(ends.first->room_came());
+  EXPECT_TRUE(ends.first->space_came());
   EXPECT_EQ(send(*ends.first, large), 100'000);
 }
 

@@ -177,15 +177,15 @@ TEST(TcpSocket, KnowsThatAPeerHasClosedItsWindow) {
   Pair pair = connected();
   int unsent = 0;
   if (ioctl(pair.client.fd(), SIOCOUTQNSD, &unsent) != 0) GTEST_SKIP() << "no SIOCOUTQNSD here";
-  EXPECT_FALSE(pair.client.peer_has_no_room());
+  EXPECT_FALSE(pair.client.peer_has_no_space());
   const std::string text(64 * 1024, 'x');
-  while (!pair.client.peer_has_no_room())
+  while (!pair.client.peer_has_no_space())
     ASSERT_TRUE(pair.client.send(text.data(), text.size()) != -EAGAIN ||
-                eventually([&] { return pair.client.peer_has_no_room(); }));
+                eventually([&] { return pair.client.peer_has_no_space(); }));
   const auto read_away = [&] {
     while (pair.server.discard(1 << 20) > 0) {
     }
-    return !pair.client.peer_has_no_room();
+    return !pair.client.peer_has_no_space();
   };
   EXPECT_TRUE(eventually(read_away));
 }

@@ -95,7 +95,7 @@ TEST(PassiveStartup, ThePeerIsSilentUntilTheReply) {
 // --- Draining
 
 struct Room {
-  bool peer_has_no_room() const { return full; }
+  bool peer_has_no_space() const { return full; }
   bool full;
 };
 

@@ -64,7 +64,7 @@ TEST(SidrTransactions, ThoseThatWaitAreBounded) {
   SidrTransactions known;
   for (uint64_t i = 0; i < SidrTransactions::kMostWaiting; ++i)
     ASSERT_EQ(known.enter(key_of(i)).outcome, Outcome::kNew);
-  EXPECT_EQ(known.enter(key_of(99'999)).outcome, Outcome::kNoRoom);
+  EXPECT_EQ(known.enter(key_of(99'999)).outcome, Outcome::kNoSpace);
   EXPECT_EQ(known.enter(key_of(7)).outcome, Outcome::kWaiting);
   known.answered(key_of(7), reply_of(7));
   EXPECT_EQ(known.enter(key_of(99'999)).outcome, Outcome::kNew);

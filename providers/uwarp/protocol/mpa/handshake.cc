@@ -91,11 +91,11 @@ MpaInitiator::MpaInitiator(const Config& config) : ird_limit_(config.ird_limit) 
   sent_.ird = wire_depth(config.ird);
   sent_.ord = wire_depth(config.ord);
 
-  const size_t room = enhanced ? kPrivateDataEnhancedMax : kPrivateDataWireMax;
-  assert(config.private_data.size() <= room);
+  const size_t space = enhanced ? kPrivateDataEnhancedMax : kPrivateDataWireMax;
+  assert(config.private_data.size() <= space);
   MpaStartFrame frame = sent_;
   (void)frame.private_data.assign(
-      config.private_data.first(std::min(room, config.private_data.size())));
+      config.private_data.first(std::min(space, config.private_data.size())));
   request_size_ = frame.encode(request_);
 }
 

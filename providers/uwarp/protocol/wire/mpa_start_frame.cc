@@ -43,10 +43,10 @@ MpaFailure check_prefix(std::span<const std::byte> bytes, std::string_view key) 
 
 }  // namespace
 
-size_t MpaStartFrame::encode(std::span<std::byte> room) const {
+size_t MpaStartFrame::encode(std::span<std::byte> buffer) const {
   const size_t length = encoded_size() - kFixedSize;
-  if (length > kPrivateDataWireMax || room.size() < encoded_size()) return 0;
-  std::byte* at = room.data();
+  if (length > kPrivateDataWireMax || buffer.size() < encoded_size()) return 0;
+  std::byte* at = buffer.data();
   std::memcpy(at, is_reply ? kReplyKey.data() : kRequestKey.data(), kRequestKey.size());
   at[kFlagsAt] =
       std::byte{static_cast<uint8_t>(MarkersBit::flag(markers) | CrcBit::flag(crc) |

@@ -75,9 +75,9 @@ struct MpaStartFrame {
   size_t encoded_size() const {
     return kFixedSize + (enhanced ? kEnhancedSize : 0) + private_data.size();
   }
-  /// Writes the frame and returns its size; 0 if it does not fit into `room` or if private data
+  /// Writes the frame and returns its size; 0 if it does not fit into `buffer` or if private data
   /// and enhanced word together exceed 512 bytes.
-  size_t encode(std::span<std::byte> room) const;
+  size_t encode(std::span<std::byte> buffer) const;
 };
 
 /// Why a start-up ended without a connection; up to kEnhancedTooShort a frame alone shows it.

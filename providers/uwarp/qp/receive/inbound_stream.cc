@@ -377,7 +377,7 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
     if (in_.config.script != nullptr) {
       if (const auto taken = apply_faults(header)) return *taken;
     }
-    if (in_.config.sink != nullptr) return take_room();
+    if (in_.config.sink != nullptr) return take_sink();
   }
   if (!place_in_line_.take(receive_)) return do_without_receive();
   opcode_ = in_.segment.opcode;
@@ -397,14 +397,14 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
   return true;
 }
 
-bool InboundMessages::take_room() {
+bool InboundMessages::take_sink() {
   opcode_ = in_.segment.opcode;
   if (opcode_ != RdmapOpcode::kSend)
     return in_.fail(TerminateCode::kRdmapUnexpectedOpcode, QpEvent::kRequestError, true);
-  const std::span<std::byte> room = in_.config.sink->room();
-  if (room.empty()) return block_rnr();
+  const std::span<std::byte> space = in_.config.sink->space();
+  if (space.empty()) return block_rnr();
   sink_.clear();
-  sink_.append(room.data(), static_cast<uint32_t>(room.size()));
+  sink_.append(space.data(), static_cast<uint32_t>(space.size()));
   sequence_.begin();
   return true;
 }

@@ -419,7 +419,7 @@ class InboundMessages {
 
  private:
   bool take_receive(const UntaggedHeader& header);
-  [[gnu::noinline]] bool take_room();
+  [[gnu::noinline]] bool take_sink();
   [[gnu::noinline]] bool aim(const UntaggedHeader& header);
   [[gnu::noinline]] void aim_nowhere();
   [[gnu::noinline, gnu::cold]] std::optional<bool> apply_faults(const UntaggedHeader& header);

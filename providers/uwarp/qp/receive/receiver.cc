@@ -26,8 +26,8 @@ void StagedBytes::begin(StagingPointer& staging) {
 }
 
 // Only to read: a held stream is resumed again and again, each time for a few messages of many.
-void StagedBytes::make_room() {
-  if (begin_ == 0 || room_size() >= kFpduSizeMax) return;
+void StagedBytes::make_space() {
+  if (begin_ == 0 || space_size() >= kFpduSizeMax) return;
   std::memmove(bytes_, data(), size());
   end_ -= begin_;
   begin_ = 0;
@@ -105,26 +105,26 @@ bool Receiver::mid_message() const {
 std::span<const iovec> Receiver::window(StagingPointer& staging) {
   assert(in_.stream.mine.receive());
   staged_.begin(staging);
-  staged_.make_room();
+  staged_.make_space();
   direct_bytes_ = 0;
   run_.close();
   iovec* const iovecs = staging->iovecs;
   size_t count = 0;
-  size_t room = staged_.room_size();
+  size_t space = staged_.space_size();
   const uint32_t left = open_ ? in_.segment.payload_left : 0;
   const bool crc = in_.stream.config.crc;
   if (left >= tuning::kDirectBytes && !crc && !closed() && staged_.size() == 0)
     count = describe_payload(iovecs);
   if (count != 0) {
-    room = tuning::kBehindDirect;
+    space = tuning::kBehindDirect;
     if (run_.wanted() != 0 && direct_bytes_ == left - kTailBytes)
       count = describe_run(iovecs, count);
   } else if (expects_large() && !crc && !rnr_blocked()) {
-    room = std::min(room, size_t{left} + tuning::kDirectBytes);
+    space = std::min(space, size_t{left} + tuning::kDirectBytes);
   }
-  assert(count < StagingBuffer::kIovecs && run_.staged_bytes() + room <= staged_.room_size());
-  iovecs[count++] = {staged_.room() + run_.staged_bytes(), room};
-  window_bytes_ = direct_bytes_ + run_.bytes() + room;
+  assert(count < StagingBuffer::kIovecs && run_.staged_bytes() + space <= staged_.space_size());
+  iovecs[count++] = {staged_.space() + run_.staged_bytes(), space};
+  window_bytes_ = direct_bytes_ + run_.bytes() + space;
   return {iovecs, count};
 }
 
@@ -164,7 +164,7 @@ size_t Receiver::describe_run(iovec* iovecs, size_t count) {
     else
       used = sink_->describe(offset + skipped, size, out + 1, StagingBuffer::kIovecs - count - 2);
     if (size != direct) break;
-    out[0] = {staged_.room() + segments * staged_size, staged_size};
+    out[0] = {staged_.space() + segments * staged_size, staged_size};
     count += 1 + used;
   }
   run_.open(segments, direct, staged_size);
@@ -312,10 +312,10 @@ bool Receiver::check_frame() {
 // peer that could not go on: it lies in the segment's place.
 bool Receiver::bring_back() {
   const size_t size = run_.ahead();
-  if (!run_.ahead_is_one() || size > staged_.room_size()) return false;
+  if (!run_.ahead_is_one() || size > staged_.space_size()) return false;
   if (is_write())
-    std::memcpy(staged_.room(), writes_.target(), size);
-  else if (!sink_->copy_out(in_.segment.payload_offset, staged_.room(), size))
+    std::memcpy(staged_.space(), writes_.target(), size);
+  else if (!sink_->copy_out(in_.segment.payload_offset, staged_.space(), size))
     return false;
   staged_.add(size);
   run_.give_up();

@@ -46,7 +46,7 @@ class StagedBytes {
   void end(StagingPointer& staging, bool closed);
   void reset();
   /// Makes room for an FPDU of any size behind the bytes that are here.
-  void make_room();
+  void make_space();
 
   const std::byte* data() const { return bytes_ + begin_; }
   size_t size() const { return end_ - begin_; }
@@ -54,10 +54,10 @@ class StagedBytes {
     assert(size <= this->size());
     begin_ += size;
   }
-  std::byte* room() { return bytes_ + end_; }
-  size_t room_size() const { return kStagingBytes - end_; }
+  std::byte* space() { return bytes_ + end_; }
+  size_t space_size() const { return kStagingBytes - end_; }
   void add(size_t size) {
-    assert(size <= room_size());
+    assert(size <= space_size());
     end_ += size;
   }
   /// Takes `size` bytes out that begin `offset` behind data().

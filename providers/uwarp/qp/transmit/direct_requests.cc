@@ -55,7 +55,7 @@ bool DirectRequests::add_to(RemoteCopy& copy, uint64_t position) {
   const SendWqe& wqe = queue_.at(position);
   const uint32_t needed = copy.reads() ? uint32_t{kAccessLocalWrite} : 0;
   BufferList payload;
-  if (wqe.length_bytes == 0 || !copy.has_room(kMaxSge) ||
+  if (wqe.length_bytes == 0 || !copy.has_space(kMaxSge) ||
       !queue_.gather(position, *config_.regions, *config_.domain, needed, payload) ||
       !payload.plain())
     return false;
@@ -65,7 +65,7 @@ bool DirectRequests::add_to(RemoteCopy& copy, uint64_t position) {
   const uint64_t left = wqe.length_bytes - skip;
   uint64_t bytes = std::min(left, tuning::kPassBytes - copy.bytes());
   if (bytes != left && !copy.requests().empty()) return false;
-  const size_t pieces = payload.describe(skip, bytes, copy.room(), kMaxSge);
+  const size_t pieces = payload.describe(skip, bytes, copy.space(), kMaxSge);
   copy.add(wqe.remote_address + skip, bytes, pieces);
   return bytes == left;
 }

@@ -33,8 +33,8 @@ BatchBuffer* BatchBuffer::make(bool crc) {
   }
 }
 
-void BatchBuffer::Return::operator()(BatchBuffer* room) const {
-  thread_own<Spare>().of(room->arena_bytes == kCrcArenaBytes).reset(room);
+void BatchBuffer::Return::operator()(BatchBuffer* buffer) const {
+  thread_own<Spare>().of(buffer->arena_bytes == kCrcArenaBytes).reset(buffer);
 }
 
 void TransmitBatch::begin_stream(bool crc) {
@@ -47,7 +47,7 @@ void TransmitBatch::drop() {
   crc_error_ = 0;
   built_ = {};
   copies_.clear();
-  room_.reset();
+  buffer_.reset();
 }
 
 bool TransmitBatch::restart() {
@@ -55,11 +55,11 @@ bool TransmitBatch::restart() {
   built_ = {};
   copies_.clear();
   starved_ = false;
-  if (room_ != nullptr) return true;
-  room_.reset(thread_own<Spare>().of(crc_).release());
-  if (room_ == nullptr) [[unlikely]]
-    room_.reset(BatchBuffer::make(crc_));
-  starved_ = room_ == nullptr;
+  if (buffer_ != nullptr) return true;
+  buffer_.reset(thread_own<Spare>().of(crc_).release());
+  if (buffer_ == nullptr) [[unlikely]]
+    buffer_.reset(BatchBuffer::make(crc_));
+  starved_ = buffer_ == nullptr;
   return !starved_;
 }
 
@@ -67,13 +67,13 @@ void TransmitBatch::add_iovec(std::byte* at, size_t size) {
   assert(built_.count < BatchBuffer::kIovecs);
   built_.bytes += size;
   if (built_.count > built_.first) {
-    iovec& last = room_->iovecs[built_.count - 1];
+    iovec& last = buffer_->iovecs[built_.count - 1];
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == at) {
       last.iov_len += size;
       return;
     }
   }
-  room_->iovecs[built_.count++] = {at, size};
+  buffer_->iovecs[built_.count++] = {at, size};
 }
 
 // Large payloads go from where they are, unless that may not be there when the kernel looks.
@@ -87,10 +87,10 @@ bool TransmitBatch::add_gathered(const Frame& frame, BufferList& payload, uint64
   }
   add_iovec(frame.at, frame.head_bytes);
   if (copy != nullptr) {
-    room_->iovecs[built_.count++] = {copy, frame.payload_bytes};
+    buffer_->iovecs[built_.count++] = {copy, frame.payload_bytes};
   } else {
     uint64_t length = frame.payload_bytes;
-    built_.count += payload.describe(offset, length, room_->iovecs + built_.count,
+    built_.count += payload.describe(offset, length, buffer_->iovecs + built_.count,
                                      BatchBuffer::kIovecs - built_.count);
   }
   assert(built_.count < BatchBuffer::kIovecs);  // there is a place for the trailer
@@ -98,7 +98,7 @@ bool TransmitBatch::add_gathered(const Frame& frame, BufferList& payload, uint64
   std::byte* at = frame.at + frame.head_bytes;
   const size_t trailer = write_fpdu_trailer(at, frame.ulpdu_bytes(), 0);
   add_iovec(at, trailer);
-  built_.arena_used = at + trailer - room_->arena();
+  built_.arena_used = at + trailer - buffer_->arena();
   return true;
 }
 
@@ -128,7 +128,7 @@ bool TransmitBatch::add_copied(const Frame& frame, BufferList* payload, uint64_t
   }
   at += kFpduCrcSize;
   add_iovec(frame.at, at - frame.at);
-  built_.arena_used = at - room_->arena();
+  built_.arena_used = at - buffer_->arena();
   return true;
 }
 
@@ -137,27 +137,27 @@ void TransmitBatch::consume(size_t bytes) {
   built_.sent += bytes;
   sent_position_ += bytes;
   while (bytes > 0) {
-    iovec& piece = room_->iovecs[built_.first];
+    iovec& piece = buffer_->iovecs[built_.first];
     const size_t here = std::min(bytes, piece.iov_len);
     piece.iov_base = static_cast<std::byte*>(piece.iov_base) + here;
     piece.iov_len -= here;
     bytes -= here;
     if (piece.iov_len == 0) ++built_.first;
   }
-  while (built_.first < built_.count && room_->iovecs[built_.first].iov_len == 0) ++built_.first;
+  while (built_.first < built_.count && buffer_->iovecs[built_.first].iov_len == 0) ++built_.first;
   end();
 }
 
 // A full arena ends the batch; looking at a flag would cost each message an instruction.
 bool TransmitBatch::starve() {
   starved_ = true;
-  built_.arena_used = room_->arena_bytes;
+  built_.arena_used = buffer_->arena_bytes;
   return false;
 }
 
 bool TransmitBatch::cut() {
   if (empty()) return true;
-  const uint32_t* ends = room_->fpdu_ends;
+  const uint32_t* ends = buffer_->fpdu_ends;
   const uint32_t* next = std::upper_bound(ends, ends + built_.fpdu_count, built_.sent);
   assert(next != ends + built_.fpdu_count);  // what is pending ends behind what was sent
   const uint32_t begin = next == ends ? 0 : next[-1];
@@ -166,7 +166,7 @@ bool TransmitBatch::cut() {
   size_t kept = 0;
   size_t index = built_.first;
   for (; index < built_.count && kept < keep; ++index) {
-    size_t& here = room_->iovecs[index].iov_len;
+    size_t& here = buffer_->iovecs[index].iov_len;
     here = std::min(here, keep - kept);
     kept += here;
   }
@@ -180,7 +180,7 @@ bool TransmitBatch::cut() {
 }
 
 bool TransmitBatch::lies_in(const iovec& piece, const std::byte* base, uint64_t length) const {
-  if (room_->has_arena(static_cast<std::byte*>(piece.iov_base))) return false;
+  if (buffer_->has_arena(static_cast<std::byte*>(piece.iov_base))) return false;
   const auto low = reinterpret_cast<uintptr_t>(base);
   const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
   return at < low ? low - at < piece.iov_len : at - low < length;
@@ -193,7 +193,7 @@ bool TransmitBatch::refers_to(const std::byte* base, uint64_t length) const {
 
 bool TransmitBatch::detach(const std::byte* base, uint64_t length) {
   for (size_t i = built_.first; i < built_.count; ++i) {
-    iovec& piece = room_->iovecs[i];
+    iovec& piece = buffer_->iovecs[i];
     if (!lies_in(piece, base, length)) continue;
     std::byte* const copy = copies_.add(piece.iov_len);
     if (copy == nullptr) return starve();

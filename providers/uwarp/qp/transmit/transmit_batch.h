@@ -38,7 +38,7 @@ class BatchBuffer {
 
   /// Gives back what was borrowed to the thread that does so.
   struct Return {
-    void operator()(BatchBuffer* room) const;
+    void operator()(BatchBuffer* buffer) const;
   };
   using Borrowed = std::unique_ptr<BatchBuffer, Return>;
   /// Null without memory for it.
@@ -104,7 +104,7 @@ class TransmitBatch {
   bool empty() const { return built_.first == built_.count; }
   /// The unsent rest.
   std::span<const iovec> pending() const {
-    return {empty() ? nullptr : room_->iovecs + built_.first, built_.count - built_.first};
+    return {empty() ? nullptr : buffer_->iovecs + built_.first, built_.count - built_.first};
   }
   size_t pending_bytes() const { return built_.bytes - built_.sent; }
   /// Of the whole batch.
@@ -115,7 +115,7 @@ class TransmitBatch {
   uint64_t sent_position() const { return sent_position_; }
   uint64_t built_position() const { return sent_position_ + pending_bytes(); }
   /// Where each FPDU ends; only while something is pending.
-  std::span<const uint32_t> fpdu_ends() const { return {room_->fpdu_ends, built_.fpdu_count}; }
+  std::span<const uint32_t> fpdu_ends() const { return {buffer_->fpdu_ends, built_.fpdu_count}; }
 
   /// Mostly parts of large messages.
   bool large() const {
@@ -126,19 +126,19 @@ class TransmitBatch {
   bool restart();
   /// Gives the room back if nothing is pending.
   void end() {
-    if (empty()) room_.reset();
+    if (empty()) buffer_.reset();
   }
   /// Room for at least one FPDU without payload? `left`: bytes of the message under way, of which
   /// the last few are worth a place in a batch that is full otherwise: a message of 64 KiB has a
   /// second segment of some twenty bytes.
-  bool has_room(uint64_t left = ~uint64_t{0}) const {
+  bool has_space(uint64_t left = ~uint64_t{0}) const {
     return (built_.bytes < kBytes || left <= kCopyBytes) &&
            BatchBuffer::kIovecs - built_.count >= 2 && built_.fpdu_count < BatchBuffer::kFpdus &&
-           room_->arena_bytes - built_.arena_used >= kSmallestRoom;
+           buffer_->arena_bytes - built_.arena_used >= kSmallestSpace;
   }
 
   /// What became of an FPDU: kFault when its payload is not there (regions on demand).
-  enum class Built : uint8_t { kNoRoom, kDone, kFault };
+  enum class Built : uint8_t { kNoSpace, kDone, kFault };
   /// Adds an FPDU: `encode(at)` writes `header_bytes` bytes (DDP header and RDMAP header) at `at`.
   /// Behind them go the `size` bytes at `offset` of `payload`; `own`: out of memory of the batch.
   template <typename Encode>
@@ -151,18 +151,18 @@ class TransmitBatch {
         head + (copied ? size : 0) + kFpduTrailerMax + (aligned ? kCacheLineBytes - 1 : 0);
     // A gathered payload takes an iovec per range, and two for what is around it.
     const size_t iovecs = copied ? 1 : kMaxSge + 2;
-    if (room_->arena_bytes - built_.arena_used < needed ||
+    if (buffer_->arena_bytes - built_.arena_used < needed ||
         BatchBuffer::kIovecs - built_.count < iovecs)
-      return Built::kNoRoom;
-    Frame frame{room_->arena() + built_.arena_used, head, size};
+      return Built::kNoSpace;
+    Frame frame{buffer_->arena() + built_.arena_used, head, size};
     if (aligned) frame.at += to_cache_line(frame.at + head);
     store_be16(frame.at, static_cast<uint16_t>(header_bytes + size));  // ULPDU: RFC 5044-4.1-a
     encode(frame.at + kFpduLengthSize);
     if (!(copied ? add_copied(frame, payload, offset) : add_gathered(frame, *payload, offset, own)))
         [[unlikely]]
-      return starved_ ? Built::kNoRoom : Built::kFault;
-    assert(built_.arena_used <= room_->arena_bytes && built_.fpdu_count < BatchBuffer::kFpdus);
-    room_->fpdu_ends[built_.fpdu_count++] = static_cast<uint32_t>(built_.bytes);
+      return starved_ ? Built::kNoSpace : Built::kFault;
+    assert(built_.arena_used <= buffer_->arena_bytes && built_.fpdu_count < BatchBuffer::kFpdus);
+    buffer_->fpdu_ends[built_.fpdu_count++] = static_cast<uint32_t>(built_.bytes);
     return Built::kDone;
   }
   /// There was no memory to restart() with, or for a copy: the batch has no room any more, and what
@@ -189,7 +189,7 @@ class TransmitBatch {
   // where lines are torn.
   static constexpr size_t kCrcBlockBytes = 4096;
   // Largest FPDU without payload: length, untagged header, largest RDMAP header, pad and CRC.
-  static constexpr size_t kSmallestRoom = 2 + 18 + 52 + kFpduTrailerMax;
+  static constexpr size_t kSmallestSpace = 2 + 18 + 52 + kFpduTrailerMax;
 
   /// An FPDU that is being built, in the arena.
   struct Frame {
@@ -207,7 +207,7 @@ class TransmitBatch {
   [[gnu::noinline]] bool add_gathered(const Frame& frame, BufferList& payload, uint64_t offset,
                                       bool own);
 
-  BatchBuffer::Borrowed room_;  // null unless a batch is being built or sent
+  BatchBuffer::Borrowed buffer_;  // null unless a batch is being built or sent
   bool crc_ = false;
   uint32_t crc_error_ = 0;  // added to the next CRC
   struct {

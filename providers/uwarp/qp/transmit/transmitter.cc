@@ -127,11 +127,11 @@ bool Transmitter::wanted() const {
   for (bool going = true; going;) {
     assert(open_ == Open::kNothing || (!closed_ && !switching_));
     if (open_ >= Open::kRequest)  // messages are not mixed: RFC 5041-5.3-g
-      going = batch_.has_room(left()) && append_segment();
+      going = batch_.has_space(left()) && append_segment();
     else if (open_ == Open::kAnswer)
-      going = batch_.has_room(left()) && append_answer();
+      going = batch_.has_space(left()) && append_answer();
     else
-      going = batch_.has_room() && begin_next();
+      going = batch_.has_space() && begin_next();
   }
 }
 
@@ -142,7 +142,7 @@ bool Transmitter::begin_next() {
   if (stream_.failed()) return emit_terminate();
   if (!opened_) {
     if (!emit_opening()) return begin_local();
-    if (!batch_.has_room()) return false;
+    if (!batch_.has_space()) return false;
   }
   if (stream_.answer_due.load(std::memory_order_acquire)) {
     stream_.answer_due.store(false, std::memory_order_relaxed);
@@ -314,7 +314,7 @@ bool Transmitter::emit_terminate() {
     header.encode(at);
     failure.terminate.encode(at + UntaggedHeader::kWireSize);
   };
-  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == Built::kNoRoom)
+  if (batch_.append(UntaggedHeader::kWireSize + size, encode) == Built::kNoSpace)
     return closed_ = false;
   counters_.count(MessageKind::kTerminate);
   return true;
@@ -330,7 +330,7 @@ uint8_t Transmitter::following(uint32_t payload) const {
 }
 
 void Transmitter::append_empty_write(STag stag, TaggedOffset offset) {
-  assert(batch_.has_room());
+  assert(batch_.has_space());
   append(TaggedHeader{.control = DdpControl::make(true, true),
                       .rsvd_ulp = make_rdmap_control(RdmapOpcode::kWrite),
                       .stag = stag,
@@ -516,7 +516,7 @@ bool Transmitter::append_segment() {
                    &payload_, offset_, segment.payload);
   else
     built = append_send(wqe, segment);
-  if (built == Built::kNoRoom) return false;
+  if (built == Built::kNoSpace) return false;
   if (built == Built::kFault) [[unlikely]] {
     fail_request(position, WcStatus::kLocProtErr);
     open_ = Open::kNothing;
@@ -564,7 +564,7 @@ bool Transmitter::append_immediate(SendWqe& wqe) {
   header.qn = qn_;
   header.msn = Msn{wqe.msn};
   static_assert(kImmediateSize <= TransmitBatch::kCopyBytes);  // so `value` may go
-  if (append(header, &data, 0, sizeof value) == Built::kNoRoom) return false;
+  if (append(header, &data, 0, sizeof value) == Built::kNoSpace) return false;
   counters_.count(MessageKind::kImmediate);
   open_ = Open::kNothing;
   wqe.end_position.store(batch_.built_position(), std::memory_order_relaxed);
@@ -653,7 +653,7 @@ bool Transmitter::append_answer() {
   else if (const RangeGuard guard(source, request.source_stag); guard)
     // Copied while the binding holds: unbinding then waits for no send call.
     built = append(header, &payload, 0, segment.payload, true);
-  if (built == Built::kNoRoom) return false;
+  if (built == Built::kNoSpace) return false;
   if (built == Built::kFault) {
     fail_answer(TerminateCode::kRdmapInvalidSTag);
     return true;

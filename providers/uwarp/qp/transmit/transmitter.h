@@ -185,10 +185,10 @@ class Transmitter {
   Built append(const Header& header, const Payload&... payload) {
     return batch_.append(Header::kWireSize, std::bind_front(&Header::encode, &header), payload...);
   }
-  /// A message that is all header, with the next number of its queue. has_room() was checked.
+  /// A message that is all header, with the next number of its queue. has_space() was checked.
   template <typename Header>
   void append_message(RdmapOpcode opcode, Msn& msn, const Header& header) {
-    assert(batch_.has_room());
+    assert(batch_.has_space());
     UntaggedHeader untagged;
     untagged.rsvd_ulp = make_rdmap_control(opcode);
     untagged.qn = traits(opcode).queue;
@@ -200,7 +200,7 @@ class Transmitter {
     });
     counters_.count(message_kind(opcode));
   }
-  /// has_room() was checked.
+  /// has_space() was checked.
   [[gnu::noinline]] void append_empty_write(STag stag, TaggedOffset offset);
 
   // ---- Requests: Sends and Writes segment by segment, Reads and atomics as one FPDU, changes of

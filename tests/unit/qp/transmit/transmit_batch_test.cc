@@ -17,7 +17,7 @@ size_t fill(TransmitBatch& batch, BufferList& payload) {
   EXPECT_TRUE(batch.restart());
   const auto size = static_cast<uint32_t>(payload.length_bytes());
   const auto encode = [](std::byte* at) { std::memset(at, 0, kHeaderBytes); };
-  while (batch.has_room() &&
+  while (batch.has_space() &&
          batch.append(kHeaderBytes, encode, &payload, 0, size) == TransmitBatch::Built::kDone) {
   }
   return batch.fpdus();

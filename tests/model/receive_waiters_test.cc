@@ -44,8 +44,8 @@ struct WaitingConnection : Scenario {
     bool deliver() {
       RecvWqe receive;
       if (all.over.load()) return true;
-      if (!all.queue.take(receive, ticket)) {
-        all.queue.cancel(ticket);
+      if (!all.queue.take(receive, registration)) {
+        all.queue.cancel(registration);
         return false;
       }
       ++taken;
@@ -58,7 +58,7 @@ struct WaitingConnection : Scenario {
     }
     WaitingConnection& all;
     HandoffLock side;
-    ReceiveToken ticket;
+    ReceiveToken registration;
     bool open = true;
     bool holds = false;
     int taken = 0;

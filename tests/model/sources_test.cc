@@ -47,20 +47,20 @@ struct Served : Source {
 template <class Slots>
 struct Removal : Scenario {
   void start(Threads& threads) override {
-    ticket = slots.add(*first, 1);
+    registration = slots.add(*first, 1);
     for (const char* name : {"server", "helper"}) {
       threads.add(name, [this] {
         const bool late = removed;
         std::shared_ptr<Source> found;
         slots.find(
-            1, [this](size_t) { return ticket; }, &found);
+            1, [this](size_t) { return registration; }, &found);
         if (found == nullptr) return;
         check(!late, "found after remove()");
         found->ready(1);
       });
     }
     threads.add("owner", [this] {
-      slots.remove(ticket, [](int fd) { check(fd == 1, "another's descriptor"); });
+      slots.remove(registration, [](int fd) { check(fd == 1, "another's descriptor"); });
       removed = true;
       first.reset();
       (void)slots.add(*second, 2);
@@ -73,7 +73,7 @@ struct Removal : Scenario {
 
   Slots slots;
   std::shared_ptr<Served> first = make_shared<Served>(), second = make_shared<Served>();
-  uint64_t ticket = 0;
+  uint64_t registration = 0;
   bool removed = false;
 };
 

@@ -69,13 +69,13 @@ class ConnectionSocket {
   }
   /// From now on `source` gets the edges. 0 or an errno.
   int watch(Source& source) {
-    const auto add = [&](const TcpSocket& socket, Progress::Ticket& ticket) {
+    const auto add = [&](const TcpSocket& socket, Progress::Registration& registration) {
       const auto added = progress_.add(source, socket.fd());
-      if (added) ticket = *added;
+      if (added) registration = *added;
       return added ? 0 : added.error();
     };
-    const int error = add(socket_, ticket_);
-    return error != 0 || !out_ ? error : add(out_, out_ticket_);
+    const int error = add(socket_, registration_);
+    return error != 0 || !out_ ? error : add(out_, out_registration_);
   }
   /// `active`: we have dialled. Null: no capture.
   void begin_capture(Capture* capture, const sockaddr_storage& local,
@@ -115,7 +115,7 @@ class ConnectionSocket {
   int watch_ring(Source& source, std::unique_ptr<RingCarrier> ring) {
     const auto added = progress_.add(source, ring->wakeup_fd(), WakeupSocket::kEdges);
     if (!added) return added.error();
-    wakeup_ticket_ = *added;
+    wakeup_registration_ = *added;
     progress_.watch_wakeup(ring->wakeup_fd(), WakeupSocket::kEdges);
     ring_ = std::move(ring);
     return 0;
@@ -134,18 +134,18 @@ class ConnectionSocket {
 
  private:
   void unwatch() {
-    progress_.remove(std::exchange(ticket_, 0));
-    progress_.remove(std::exchange(out_ticket_, 0));
-    if (wakeup_ticket_ != 0) progress_.forget_wakeup(ring_->wakeup_fd());
-    progress_.remove(std::exchange(wakeup_ticket_, 0));
+    progress_.remove(std::exchange(registration_, 0));
+    progress_.remove(std::exchange(out_registration_, 0));
+    if (wakeup_registration_ != 0) progress_.forget_wakeup(ring_->wakeup_fd());
+    progress_.remove(std::exchange(wakeup_registration_, 0));
   }
 
   Progress& progress_;
   TcpSocket socket_;
   TcpSocket out_;
-  Progress::Ticket ticket_ = 0;
-  Progress::Ticket out_ticket_ = 0;
-  Progress::Ticket wakeup_ticket_ = 0;
+  Progress::Registration registration_ = 0;
+  Progress::Registration out_registration_ = 0;
+  Progress::Registration wakeup_registration_ = 0;
   std::unique_ptr<RingCarrier> ring_;
   std::unique_ptr<CapturedConnection> captured_;
 };

@@ -120,9 +120,9 @@ Result<std::shared_ptr<Listener>> Listener::start(ConnectContext& context, TcpSo
   // queue is as long as it can be: while it is full the kernel ignores SYNs, and a peer repeats its
   // own after a second.
   if (int error = bound.listen(kMaxBacklog)) return Error{error};
-  auto ticket = context.progress.add(*listener, bound.fd(), EPOLLIN | EPOLLET);
-  if (!ticket) return Error{ticket.error()};
-  listener->ticket_ = *ticket;
+  auto registration = context.progress.add(*listener, bound.fd(), EPOLLIN | EPOLLET);
+  if (!registration) return Error{registration.error()};
+  listener->registration_ = *registration;
   listener->socket_ = std::move(bound);
   return listener;
 }
@@ -131,7 +131,7 @@ void Listener::close() {
   decltype(half_open_.clear()) dropped;
   {
     const Lock guard(mutex_);
-    context_.progress.remove(std::exchange(ticket_, 0));
+    context_.progress.remove(std::exchange(registration_, 0));
     socket_.close();
     owner_.reset();
     dropped = half_open_.clear();

@@ -98,7 +98,7 @@ class Listener final : public Source, public CmListener {
   sockaddr_storage local_{};
   Mutex mutex_;
   TcpSocket socket_ GUARDED_BY(mutex_);  // empty after close()
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
   std::weak_ptr<ListenerOwner> owner_ GUARDED_BY(mutex_);
   NetworkPlaces<std::shared_ptr<Connection>> half_open_ GUARDED_BY(mutex_);
 };

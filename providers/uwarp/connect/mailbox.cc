@@ -88,7 +88,7 @@ Result<std::shared_ptr<Mailbox>> Mailbox::open(const Shared& shared, uint64_t nu
   return mailbox;
 }
 
-Mailbox::~Mailbox() { shared_.progress.remove(ticket_); }
+Mailbox::~Mailbox() { shared_.progress.remove(registration_); }
 
 // The filter and the wish for credentials before the name: nothing comes before that.
 int Mailbox::bind() {
@@ -104,9 +104,9 @@ int Mailbox::bind() {
   if (error == 0) error = let_in_only(fd_.get(), number_);
   if (error == 0) error = raw_status(SYS_bind, fd_.get(), &address.body, address.size);
   if (error != 0) return error;
-  const auto ticket = shared_.progress.add(*this, fd_.get(), EPOLLIN | EPOLLET);
-  if (!ticket) return ticket.error();
-  ticket_ = *ticket;
+  const auto registration = shared_.progress.add(*this, fd_.get(), EPOLLIN | EPOLLET);
+  if (!registration) return registration.error();
+  registration_ = *registration;
   return 0;
 }
 
@@ -174,7 +174,7 @@ void Mailbox::run() noexcept {
   int fd;
   {
     const Lock guard(mutex_);
-    shared_.progress.remove(std::exchange(ticket_, 0));
+    shared_.progress.remove(std::exchange(registration_, 0));
     fd = fd_.get();
   }
   try {

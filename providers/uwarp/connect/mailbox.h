@@ -86,7 +86,7 @@ class Mailbox final : public Source, public Errand {
   uint64_t name_ = 0;
   Mutex mutex_;  // of what follows: an errand may be quicker than open()
   EngineFd fd_ GUARDED_BY(mutex_);
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> closed_{false};
   std::atomic<bool> errand_begun_{false};
 };

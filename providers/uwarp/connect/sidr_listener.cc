@@ -110,15 +110,15 @@ Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& contex
   std::shared_ptr<SidrListener> listener(
       new SidrListener(context, std::move(bound), port_space, std::move(owner)));
   const Lock guard(listener->mutex_);
-  auto ticket = context.progress.add(*listener, listener->port_->fd(), EPOLLIN | EPOLLET);
-  if (!ticket) return Error{ticket.error()};
-  listener->ticket_ = *ticket;
+  auto registration = context.progress.add(*listener, listener->port_->fd(), EPOLLIN | EPOLLET);
+  if (!registration) return Error{registration.error()};
+  listener->registration_ = *registration;
   return listener;
 }
 
 void SidrListener::close() {
   const Lock guard(mutex_);
-  context_.progress.remove(std::exchange(ticket_, 0));
+  context_.progress.remove(std::exchange(registration_, 0));
   owner_.reset();
   port_.reset();
 }

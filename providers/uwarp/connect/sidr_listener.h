@@ -189,7 +189,7 @@ class SidrListener final : public Source, public CmListener {
   const uint16_t port_space_;
   Mutex mutex_;
   std::shared_ptr<SidrPort> port_ GUARDED_BY(mutex_);  ///< null after close()
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
   std::weak_ptr<SidrListenerOwner> owner_ GUARDED_BY(mutex_);
 };
 

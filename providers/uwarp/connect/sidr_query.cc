@@ -37,9 +37,9 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
   std::shared_ptr<SidrQuery> query(
       new SidrQuery(context, std::move(bound), request, std::move(owner)));
   const Lock guard(query->mutex_);
-  auto ticket = context.progress.add(*query, query->socket_.fd(), EPOLLIN | EPOLLET);
-  if (!ticket) return Error{ticket.error()};
-  query->ticket_ = *ticket;
+  auto registration = context.progress.add(*query, query->socket_.fd(), EPOLLIN | EPOLLET);
+  if (!registration) return Error{registration.error()};
+  query->registration_ = *registration;
   (void)query->socket_.send(query->request_);  // counts as lost if it cannot be sent
   context.progress.set_deadline(*query, query->repetition_.deadline_ns());
   return query;
@@ -58,7 +58,7 @@ void SidrQuery::abort() {
 
 std::shared_ptr<ConnectionOwner> SidrQuery::finish_locked() {
   over_ = true;
-  context_.progress.remove(std::exchange(ticket_, 0));
+  context_.progress.remove(std::exchange(registration_, 0));
   context_.progress.set_deadline(*this, 0);
   return std::exchange(owner_, {}).lock();
 }

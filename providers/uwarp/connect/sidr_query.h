@@ -117,7 +117,7 @@ class SidrQuery final : public Source, public CmConnection {
   const std::array<std::byte, SidrRequest::kWireSize> request_;
   mutable Mutex mutex_;
   UdpSocket socket_ GUARDED_BY(mutex_);
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
   SidrRepetition repetition_ GUARDED_BY(mutex_);
   std::weak_ptr<ConnectionOwner> owner_ GUARDED_BY(mutex_);
   bool over_ GUARDED_BY(mutex_) = false;

@@ -52,13 +52,13 @@ Result<std::shared_ptr<MulticastGroup>> MulticastGroup::join(ConnectContext& con
   if (!socket) return Error{socket.error()};
   std::shared_ptr<MulticastGroup> made(new MulticastGroup(context, std::move(*socket), group));
   const Lock guard(made->mutex_);
-  auto ticket = context.progress.add(*made, made->socket_.fd(), EPOLLIN | EPOLLET);
-  if (!ticket) return Error{ticket.error()};
-  made->ticket_ = *ticket;
+  auto registration = context.progress.add(*made, made->socket_.fd(), EPOLLIN | EPOLLET);
+  if (!registration) return Error{registration.error()};
+  made->registration_ = *registration;
   return made;
 }
 
-MulticastGroup::~MulticastGroup() { context_.progress.remove(ticket_); }
+MulticastGroup::~MulticastGroup() { context_.progress.remove(registration_); }
 
 bool MulticastGroup::attach(std::shared_ptr<DatagramEndpoint> endpoint) {
   const Lock guard(mutex_);

@@ -102,7 +102,7 @@ class MulticastGroup final : public Source {
   /// One thread at a time reads, so that datagrams stay in order.
   mutable Mutex mutex_;
   UdpSocket socket_ GUARDED_BY(mutex_);
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<DatagramEndpoint>> endpoints_ GUARDED_BY(mutex_);
 };
 

@@ -237,13 +237,13 @@ bool NeighbourWatch::add_locked(Waiting waiting) {
   if (fd_ < 0) {
     const int fd = open_neighbour_changes();
     if (fd < 0) return false;
-    const auto ticket = progress_.add(*this, fd, EPOLLIN | EPOLLET);
-    if (!ticket) {
+    const auto registration = progress_.add(*this, fd, EPOLLIN | EPOLLET);
+    if (!registration) {
       close_engine_fd(fd);
       return false;
     }
     fd_ = fd;
-    ticket_ = *ticket;
+    registration_ = *registration;
   }
   waiting_.push_back(std::move(waiting));
   waiting_changed_locked();
@@ -256,7 +256,7 @@ void NeighbourWatch::waiting_changed_locked() {
     first_ns = first_ns == 0 ? waiting.deadline_ns : std::min(first_ns, waiting.deadline_ns);
   progress_.set_deadline(*this, first_ns);
   if (!waiting_.empty() || fd_ < 0) return;
-  progress_.remove(std::exchange(ticket_, 0));
+  progress_.remove(std::exchange(registration_, 0));
   close_engine_fd(std::exchange(fd_, -1));
 }
 

@@ -116,7 +116,7 @@ class NeighbourWatch final : public Source {
   uint64_t last_number_ GUARDED_BY(mutex_) = 0;
   std::vector<Waiting> waiting_ GUARDED_BY(mutex_);
   int fd_ GUARDED_BY(mutex_) = -1;  // open while anything waits
-  Progress::Ticket ticket_ GUARDED_BY(mutex_) = 0;
+  Progress::Registration registration_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace uwarp

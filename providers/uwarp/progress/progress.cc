@@ -119,7 +119,7 @@ namespace {
 constexpr uint64_t kStopNs = 200 * kNsPerMs;
 
 /// The ticket of the wake-up; slots make tickets with a generation of 1 and more.
-constexpr Progress::Ticket kWakeTicket = 0;
+constexpr Progress::Registration kWakeRegistration = 0;
 
 /// What this thread is the helper thread of.
 struct Helped {
@@ -164,7 +164,7 @@ Progress::Progress(const Polling& polling)
   wake_fd_ =
       adopt_engine_fd(static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)));
   wakeups_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeTicket}};
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeRegistration}};
   if (epoll_fd_ < 0 || wake_fd_ < 0 || wakeups_fd_ < 0 ||
       syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
       syscall(SYS_epoll_ctl, wakeups_fd_, EPOLL_CTL_ADD, wake_fd_, &event) != 0 ||
@@ -182,17 +182,17 @@ Progress::~Progress() {
 // --- Registration
 // ---------------------------------------------------------------------------------
 
-Result<Progress::Ticket> Progress::add(Source& source, int fd, uint32_t events) {
-  const Ticket ticket = slots_.add(source, fd);
-  epoll_event event{.events = events, .data = {.u64 = ticket}};
-  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return ticket;
+Result<Progress::Registration> Progress::add(Source& source, int fd, uint32_t events) {
+  const Registration registration = slots_.add(source, fd);
+  epoll_event event{.events = events, .data = {.u64 = registration}};
+  if (syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0) return registration;
   const int error = errno;
-  remove(ticket);
+  remove(registration);
   return Error{error};
 }
 
-void Progress::remove(Ticket ticket) {
-  slots_.remove(ticket,
+void Progress::remove(Registration registration) {
+  slots_.remove(registration,
                 [&](int fd) { syscall(SYS_epoll_ctl, epoll_fd_, EPOLL_CTL_DEL, fd, nullptr); });
 }
 
@@ -249,7 +249,7 @@ bool Progress::serve(const epoll_event* events, int count) {
       static_cast<size_t>(count), [&](size_t i) { return events[i].data.u64; }, sources);
   const std::shared_ptr<Source>* last = nullptr;
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kWakeTicket) {
+    if (events[i].data.u64 == kWakeRegistration) {
       // A poller that took the wake-up away would leave the helper asleep.
       if (is_helper()) drain_wake_up();
     } else if (sources[i] != nullptr) {
@@ -460,10 +460,10 @@ void Progress::arm(bool on) {
   if (presence_.arm(on)) quiet_.end_all();
 }
 
-int Progress::waker_core(Ticket ticket) {
+int Progress::waker_core(Registration registration) {
   std::shared_ptr<Source> source;
   slots_.find(
-      1, [=](size_t) { return ticket; }, &source);
+      1, [=](size_t) { return registration; }, &source);
   return source != nullptr ? source->waker_core() : -1;
 }
 

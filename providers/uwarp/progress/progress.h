@@ -151,7 +151,7 @@ class LastWork {
 class Progress {
  public:
   /// Names one registered fd; 0 is none.
-  using Ticket = SourceSlots::Ticket;
+  using Registration = SourceSlots::Registration;
   static constexpr uint32_t kEdges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
   /// When the helper thread assumes that a thread polls in a loop: if there were least_polls since
@@ -213,10 +213,10 @@ class Progress {
 
   /// Watches `fd` for `source`, edge-triggered. If it is ready already, an edge comes at once.
   /// Errors: ENOMEM, ENOSPC (fs.epoll.max_user_watches).
-  Result<Ticket> add(Source& source, int fd, uint32_t events = kEdges);
+  Result<Registration> add(Source& source, int fd, uint32_t events = kEdges);
   /// Stops watching; call before the fd is closed. A call of ready() may still be under way in
   /// another thread, and in this one: remove() is allowed inside it. Ignores 0.
-  void remove(Ticket ticket);
+  void remove(Registration registration);
 
   /// What is rung on `fd`, which add() watches too, wakes the helper thread also while it sleeps
   /// beside the epoll set, because pollers serve that: a peer rings where none polls any more.
@@ -316,7 +316,7 @@ class Progress {
   int epoll_until(epoll_event* events, uint64_t until_ns);
   bool somebody_polls(Look& last);
   bool somebody_progresses(Look& last);
-  int waker_core(Ticket ticket);
+  int waker_core(Registration registration);
   void serve_armed(HelperAffinity& place, Look& last);
   // Threads of the application that wait.
   class Drive;

@@ -18,10 +18,10 @@ namespace uwarp {
 /// Thread-safe. The lock is a leaf. A ticket is never 0, and not used again soon.
 class SourceSlots {
  public:
-  using Ticket = uint64_t;
+  using Registration = uint64_t;
 
   /// Throws std::bad_alloc.
-  Ticket add(Source& source, int fd) {
+  Registration add(Source& source, int fd) {
     const Lock guard(lock_);
     if (free_ == slots_.size()) slots_.emplace_back().next_free = free_ + 1;
     const uint32_t index = free_;
@@ -29,30 +29,30 @@ class SourceSlots {
     free_ = slot.next_free;
     slot.source = source.weak_from_this();
     slot.fd = fd;
-    return static_cast<Ticket>(slot.generation) << 32 | index;
+    return static_cast<Registration>(slot.generation) << 32 | index;
   }
 
   /// Calls `unwatch(fd)` and forgets the ticket, unless it is forgotten already. find() may have
   /// returned the source to another thread before, but does not return it afterwards.
   template <class Unwatch>
-  void remove(Ticket ticket, Unwatch unwatch) {
+  void remove(Registration registration, Unwatch unwatch) {
     std::weak_ptr<Source> released;  // destroyed after the lock is released
     const Lock guard(lock_);
-    Slot* const slot = find_locked(ticket);
+    Slot* const slot = find_locked(registration);
     if (slot == nullptr) return;
     unwatch(slot->fd);
     released.swap(slot->source);
     slot->fd = -1;
     if (++slot->generation == 0) slot->generation = 1;
-    slot->next_free = std::exchange(free_, static_cast<uint32_t>(ticket));
+    slot->next_free = std::exchange(free_, static_cast<uint32_t>(registration));
   }
 
   /// Fills in `sources` for as many tickets; null for those that are forgotten or end.
-  template <class TicketOf>
-  void find(size_t count, TicketOf ticket_of, std::shared_ptr<Source>* sources) {
+  template <class RegistrationOf>
+  void find(size_t count, RegistrationOf registration_of, std::shared_ptr<Source>* sources) {
     const Lock guard(lock_);
     for (size_t i = 0; i < count; ++i)
-      if (const Slot* const slot = find_locked(ticket_of(i))) sources[i] = slot->source.lock();
+      if (const Slot* const slot = find_locked(registration_of(i))) sources[i] = slot->source.lock();
   }
 
  private:
@@ -63,11 +63,11 @@ class SourceSlots {
     uint32_t next_free = 0;
   };
 
-  Slot* find_locked(Ticket ticket) REQUIRES(lock_) {
-    const auto index = static_cast<uint32_t>(ticket);
+  Slot* find_locked(Registration registration) REQUIRES(lock_) {
+    const auto index = static_cast<uint32_t>(registration);
     if (index >= slots_.size()) return nullptr;
     Slot& slot = slots_[index];
-    return slot.generation == ticket >> 32 && slot.fd >= 0 ? &slot : nullptr;
+    return slot.generation == registration >> 32 && slot.fd >= 0 ? &slot : nullptr;
   }
 
   SpinLock lock_;

@@ -286,8 +286,8 @@ DatagramQueuePair::Delivery DatagramQueuePair::take(const DatagramHeader& header
   RecvWqe receive;
   if (kept_) [[unlikely]] {
     receive = *std::exchange(kept_, std::nullopt);
-  } else if (!receives_->take(receive, ticket_)) {
-    receives_->cancel(ticket_);  // others wait for it, by claim_grace()
+  } else if (!receives_->take(receive, token_)) {
+    receives_->cancel(token_);  // others wait for it, by claim_grace()
     return Delivery::kNoReceive;
   }
   WorkCompletion completion{};

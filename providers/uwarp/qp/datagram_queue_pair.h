@@ -278,7 +278,7 @@ class DatagramQueuePair {
   alignas(64) SpinLock receive_lock_;
   ReceiveQueue own_receives_;
   ReceiveQueue* const receives_;
-  ReceiveToken ticket_ GUARDED_BY(receive_lock_);
+  ReceiveToken token_ GUARDED_BY(receive_lock_);
   // Was too short for a datagram, and stays for the next ones.
   std::optional<RecvWqe> kept_ GUARDED_BY(receive_lock_);
   BufferList sink_ GUARDED_BY(receive_lock_);

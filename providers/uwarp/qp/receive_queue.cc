@@ -45,28 +45,28 @@ void ReceiveQueue::trace_posted_locked(uint64_t wr_id, std::span<const Sge> sges
 
 // Promises one buffer to the first in line.
 void ReceiveQueue::reserve_locked() {
-  ReceiveToken& ticket = *first_;
-  first_ = ticket.next;
+  ReceiveToken& token = *first_;
+  first_ = token.next;
   if (first_ == nullptr) last_ = nullptr;
-  ticket.next = nullptr;
-  ticket.state = ReceiveToken::State::kReserved;
+  token.next = nullptr;
+  token.state = ReceiveToken::State::kReserved;
   ++reserved_;
   assert(reserved_ <= count_locked());
   wakeup_.store(true, std::memory_order_release);
-  if (ticket.waiter != nullptr) ticket.waiter->receive_posted();
+  if (token.waiter != nullptr) token.waiter->receive_posted();
 }
 
 // In the order in which they were posted. RFC 4296-2.1.2-b/c, 5042-k.
-bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& ticket) {
+bool ReceiveQueue::take(RecvWqe& out, ReceiveToken& token) {
   const Lock lock(lock_);
-  if (ticket.state == ReceiveToken::State::kReserved) [[unlikely]] {
-    ticket.state = ReceiveToken::State::kNone;
+  if (token.state == ReceiveToken::State::kReserved) [[unlikely]] {
+    token.state = ReceiveToken::State::kNone;
     --reserved_;
   } else if (count_locked() == reserved_) {
-    if (ticket.state == ReceiveToken::State::kWaiting) return false;
-    ticket.state = ReceiveToken::State::kWaiting;
-    (last_ != nullptr ? last_->next : first_) = &ticket;
-    last_ = &ticket;
+    if (token.state == ReceiveToken::State::kWaiting) return false;
+    token.state = ReceiveToken::State::kWaiting;
+    (last_ != nullptr ? last_->next : first_) = &token;
+    last_ = &token;
     return false;
   }
   assert(head_ != tail_ && reserved_ < count_locked());
@@ -97,20 +97,20 @@ bool ReceiveQueue::drain(uint64_t& wr_id, uint32_t& position) {
   return true;
 }
 
-void ReceiveQueue::cancel(ReceiveToken& ticket) {
+void ReceiveQueue::cancel(ReceiveToken& token) {
   const Lock lock(lock_);
-  const ReceiveToken::State state = ticket.state;
-  ticket.state = ReceiveToken::State::kNone;
+  const ReceiveToken::State state = token.state;
+  token.state = ReceiveToken::State::kNone;
   if (state == ReceiveToken::State::kReserved) {
     assert(reserved_ != 0);
     --reserved_;
     if (first_ != nullptr) reserve_locked();
   } else if (state == ReceiveToken::State::kWaiting) {
     ReceiveToken* before = nullptr;
-    for (ReceiveToken* at = first_; at != &ticket; at = at->next) before = at;
-    (before != nullptr ? before->next : first_) = ticket.next;
-    if (last_ == &ticket) last_ = before;
-    ticket.next = nullptr;
+    for (ReceiveToken* at = first_; at != &token; at = at->next) before = at;
+    (before != nullptr ? before->next : first_) = token.next;
+    if (last_ == &token) last_ = before;
+    token.next = nullptr;
   }
 }
 

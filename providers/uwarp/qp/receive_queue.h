@@ -75,13 +75,13 @@ class ReceiveQueue {
 
   /// EINVAL (too many SGEs, or a queue made for no receives), ENOMEM (full).
   int post(uint64_t wr_id, std::span<const Sge> sges);
-  /// Takes the oldest buffer. When there is none for this stream, puts `ticket` in line (unless it
+  /// Takes the oldest buffer. When there is none for this stream, puts `token` in line (unless it
   /// is there already) and returns false.
-  bool take(RecvWqe& out, ReceiveToken& ticket);
+  bool take(RecvWqe& out, ReceiveToken& token);
   /// Takes the oldest buffer without waiting for one: for flushing.
   bool drain(uint64_t& wr_id, uint32_t& position);
   /// Leaves the line; a reserved buffer goes to the next one. After this the waiter is not called.
-  void cancel(ReceiveToken& ticket);
+  void cancel(ReceiveToken& token);
   /// True once after a post that came while a stream waited.
   bool claim_wakeup();
   void reset();
@@ -144,18 +144,18 @@ class SharedReceiveQueue : public ReceiveQueue {
 class ReceivePlace {
  public:
   ReceivePlace(ReceiveQueue& queue, ReceiveWaiter* waiter) : queue_(&queue) {
-    ticket_.waiter = waiter;
+    token_.waiter = waiter;
   }
   // After leave() there is nothing to give back, and a shared queue may be gone by now.
   ~ReceivePlace() {
-    if (ticket_.state != ReceiveToken::State::kNone) queue_->cancel(ticket_);
+    if (token_.state != ReceiveToken::State::kNone) queue_->cancel(token_);
   }
   ReceivePlace(const ReceivePlace&) = delete;
   ReceivePlace& operator=(const ReceivePlace&) = delete;
 
   /// Takes the oldest buffer. False: the stream is in line for one, and held.
   bool take(RecvWqe& out) {
-    if (queue_->take(out, ticket_)) [[likely]]
+    if (queue_->take(out, token_)) [[likely]]
       return true;
     block_rnr();
     return false;
@@ -166,7 +166,7 @@ class ReceivePlace {
   void go_on() { rnr_blocked_.store(false, std::memory_order_release); }
   void leave() {
     go_on();
-    queue_->cancel(ticket_);
+    queue_->cancel(token_);
   }
   /// Leaves the line; the next buffers come from `queue`.
   void move_to(ReceiveQueue& queue) {
@@ -179,7 +179,7 @@ class ReceivePlace {
 
  private:
   ReceiveQueue* queue_;
-  ReceiveToken ticket_;
+  ReceiveToken token_;
   Atomic<bool> rnr_blocked_{false};
 };
 

@@ -82,8 +82,8 @@ TEST_F(EventChannelTest, RecordsComeInOrderAndWhole) {
 // The reading thread serves sources while it waits, and also reads records that it sends itself.
 TEST_F(EventChannelTest, AReaderFindsWhatOthersHaveSentBefore) {
   const auto source = std::make_shared<TwoRecords>(*channel_);
-  const auto ticket = Engine::instance().progress().add(*source, source->fd());
-  ASSERT_TRUE(ticket.ok());
+  const auto registration = Engine::instance().progress().add(*source, source->fd());
+  ASSERT_TRUE(registration.ok());
   for (int round = 0; round < 20; ++round) {
     std::thread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -97,7 +97,7 @@ TEST_F(EventChannelTest, AReaderFindsWhatOthersHaveSentBefore) {
     }
     later.join();
   }
-  Engine::instance().progress().remove(*ticket);
+  Engine::instance().progress().remove(*registration);
 }
 
 TEST_F(EventChannelTest, AsyncRecord) {

@@ -163,14 +163,14 @@ TEST(Progress, HelperServesEdges) {
   Progress progress;
   ASSERT_EQ(progress.start_helper(), 0);
   auto source = std::make_shared<EventSource>();
-  const auto ticket = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
-  ASSERT_TRUE(ticket.ok());
+  const auto registration = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
+  ASSERT_TRUE(registration.ok());
   for (int i = 1; i <= 5; ++i) {
     source->signal();
     ASSERT_TRUE(eventually([&] { return source->edges >= i; }));
   }
   EXPECT_FALSE(pthread_equal(source->server, pthread_self()));
-  progress.remove(*ticket);
+  progress.remove(*registration);
   source->signal();
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(source->edges, 5);
@@ -194,11 +194,11 @@ TEST(Progress, PassServesInTheCaller) {
 TEST(Progress, RemoveInsideTheCall) {
   Progress progress;
   auto source = std::make_shared<EventSource>();
-  auto ticket = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
-  ASSERT_TRUE(ticket.ok());
+  auto registration = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
+  ASSERT_TRUE(registration.ok());
   std::weak_ptr<EventSource> weak = source;
   source->on_ready = [&](uint32_t) {
-    progress.remove(*ticket);
+    progress.remove(*registration);
     source.reset();  // now only Progress holds it
     return true;     // the revisit of a source that has ended is dropped
   };
@@ -233,7 +233,7 @@ TEST(Progress, RemovalWhileSourcesAreCalled) {
   });
   for (int round = 0; round < 300; ++round) {
     std::vector<std::shared_ptr<EventSource>> sources;
-    std::vector<Progress::Ticket> tickets;
+    std::vector<Progress::Registration> registrations;
     for (int i = 0; i < 8; ++i) {
       sources.push_back(std::make_shared<EventSource>());
       auto* source = sources.back().get();
@@ -241,12 +241,12 @@ TEST(Progress, RemovalWhileSourcesAreCalled) {
         progress.set_deadline(*source, now_ns());
         return source->edges % 3 != 0;
       };
-      auto ticket = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
-      ASSERT_TRUE(ticket.ok());
-      tickets.push_back(*ticket);
+      auto registration = progress.add(*source, source->fd(), EPOLLIN | EPOLLET);
+      ASSERT_TRUE(registration.ok());
+      registrations.push_back(*registration);
       source->signal();
     }
-    for (const auto ticket : tickets) progress.remove(ticket);
+    for (const auto registration : registrations) progress.remove(registration);
   }
   stop = true;
   poller.join();

@@ -134,7 +134,7 @@ bool UdpSocket::wait_for_space(int timeout_ms) {
   return syscall(SYS_ppoll, &wait, 1, &limit, nullptr, 0) > 0;
 }
 
-void UdpSocket::tell_local_address() {
+void UdpSocket::report_local_address() {
   const bool v6 = local_address().ss_family == AF_INET6;
   (void)set_udp_option(fd(), v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_RECVPKTINFO : IP_PKTINFO, 1);
 }
@@ -153,11 +153,11 @@ ssize_t UdpSocket::receive(std::span<std::byte> buffer, UdpPath& path) {
   const ssize_t length = raw_call(SYS_recvmsg, fd(), &message, MSG_DONTWAIT | MSG_TRUNC);
   if (length < 0) return length;
   // There is one at most; on an IPv6 socket also IPv4 datagrams have that of IPv6.
-  const cmsghdr* told = CMSG_FIRSTHDR(&message);
-  if (told != nullptr && told->cmsg_level == IPPROTO_IPV6 && told->cmsg_type == IPV6_PKTINFO)
-    read_v6(info_in<in6_pktinfo>(*told), path);
-  else if (told != nullptr && told->cmsg_level == IPPROTO_IP && told->cmsg_type == IP_PKTINFO)
-    read_v4(info_in<in_pktinfo>(*told), path);
+  const cmsghdr* control = CMSG_FIRSTHDR(&message);
+  if (control != nullptr && control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == IPV6_PKTINFO)
+    read_v6(info_in<in6_pktinfo>(*control), path);
+  else if (control != nullptr && control->cmsg_level == IPPROTO_IP && control->cmsg_type == IP_PKTINFO)
+    read_v4(info_in<in_pktinfo>(*control), path);
   return length;
 }
 

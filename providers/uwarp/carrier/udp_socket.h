@@ -52,7 +52,7 @@ class UdpSocket {
   /// Only datagrams of `peer` come in from now on; send() goes there. 0 or an errno.
   int connect(const sockaddr_storage& peer) { return socket_.connect(peer); }
   /// receive() tells the local address of what comes from now on.
-  void tell_local_address();
+  void report_local_address();
 
   /// The next datagram; its whole length, of which no more than `buffer` was stored. -EAGAIN: none;
   /// -ECONNREFUSED: the peer of a connected socket has no such port. One that came to a broadcast

@@ -80,7 +80,7 @@ class ConnectedState {
   struct Next {
     Leave leave = Leave::kStay;  // all but kStay: tell the owner of the end as well
     bool established = false;    // both directions are open: tell the owner
-    bool tell_end = false;       // ... that it has ended, though the stream goes on for a while
+    bool notify_end = false;       // ... that it has ended, though the stream goes on for a while
     bool turn = false;           // what came before the end is read first
     bool pump = false;           // later: there is something to send
     bool transmit_overdue = false, release = false, expire = false;  // later, by the stream
@@ -274,7 +274,7 @@ class ConnectedState {
     } else if (rnr_blocked && !terms_.rendezvous) {
       // A FIN behind messages that can still be delivered: the owner is told. Receives may be
       // posted until the grace time is over.
-      next.tell_end = true;
+      next.notify_end = true;
     }
   }
 
@@ -293,7 +293,7 @@ class ConnectedState {
   void send_before_end(const Phase& phase, Next& next) {
     phase_ = phase;
     endpoint_->stream().watch_transmit();
-    next.tell_end = next.pump = true;
+    next.notify_end = next.pump = true;
   }
 
   // A FIN ends one direction only: what can be sent without an answer is sent, and no frame is cut.
@@ -328,7 +328,7 @@ class ConnectedState {
       return qp().fall_silent(kind);
     }
     if (!in<Flowing>() || !qp().fall_silent(kind)) return false;
-    next.tell_end |= !terms_.rendezvous;
+    next.notify_end |= !terms_.rendezvous;
     const uint32_t timeout_ms = endpoint_->peer_timeout_ms();
     const uint32_t silence_ms = timeout_ms == 0
                                     ? kLongestSilenceMs

@@ -54,7 +54,7 @@ int Connection::disconnect() {
 void Connection::endpoint_gone() {
   Turn turn(*this);
   if (const Life* const open = life()) {
-    calls_.tell_end();
+    calls_.notify_end();
     // Where ERR is how applications disconnect, the rest of what they sent must still arrive: a
     // close with unread bytes would reset the connection.
     if (settings().persona == Persona::kRoce && !open->rendezvous())
@@ -62,7 +62,7 @@ void Connection::endpoint_gone() {
     else
       close(turn, CloseMode::kGentle);
   } else if (endpoint_ != nullptr) {
-    calls_.tell(OwnerCalls::kFailed, -ECONNABORTED);
+    calls_.notify(OwnerCalls::kFailed, -ECONNABORTED);
     close(turn, CloseMode::kReset);
   }
   finish(turn, Calls::kLater);
@@ -101,7 +101,7 @@ void Connection::established(ConnectParameters peer) {
   const StreamConfig& config = endpoint_->qp().stream();
   peer.initiator_depth = without_reserve(config.ird, acknowledged());
   peer.responder_resources = config.ord;
-  calls_.tell(OwnerCalls::kEstablished, 0, std::move(peer));
+  calls_.notify(OwnerCalls::kEstablished, 0, std::move(peer));
 }
 
 void Connection::on_events(const StreamEvents& notice) {
@@ -125,7 +125,7 @@ void Connection::follow(Turn& turn, const Life::Next& next) {
   turn.pump |= next.pump;
   if (next.turn) schedule();
   if (next.established) established({});
-  if (next.tell_end || next.leave != Life::Leave::kStay) calls_.tell_end();
+  if (next.notify_end || next.leave != Life::Leave::kStay) calls_.notify_end();
   if (next.leave == Life::Leave::kDrain) drain(turn);
   if (next.leave == Life::Leave::kGentle) close(turn, CloseMode::kGentle);
   if (next.leave == Life::Leave::kReset) close(turn, CloseMode::kReset);
@@ -393,7 +393,7 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
 
 int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
-  if (config.may_leave_tcp && dialed_) endpoint_->stream().tell_when_busy();
+  if (config.may_leave_tcp && dialed_) endpoint_->stream().notify_when_busy();
   if (log_enabled()) [[unlikely]]
     log_carrier();
   state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());

@@ -53,7 +53,7 @@ class OwnerCalls {
     due_.store(0);
   }
   /// Notes the first call, or kEnded after kEstablished; nothing else.
-  void tell(Call call, int status = 0, ConnectParameters peer = {}) {
+  void notify(Call call, int status = 0, ConnectParameters peer = {}) {
     if (noted_ != (call == kEnded ? kEstablished : 0)) return;
     noted_ |= call;
     if (call != kEnded) {
@@ -62,7 +62,7 @@ class OwnerCalls {
     }
     if (!owner_.expired()) due_.fetch_or(call);
   }
-  void tell_end() { tell(was_established() ? kEnded : kFailed, -ECONNRESET); }
+  void notify_end() { notify(was_established() ? kEnded : kFailed, -ECONNRESET); }
   bool was_established() const { return (noted_ & kEstablished) != 0; }
   /// Something is to be told. Also without the mutex, for a look.
   bool due() const { return due_.load() != 0; }

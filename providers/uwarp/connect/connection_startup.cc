@@ -140,7 +140,7 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
     (void)socket_.send(std::span(end.terminate).first(end.terminate_size));
   ConnectParameters peer;
   peer.private_data = end.private_data;
-  calls_.tell(end.rejected ? OwnerCalls::kRejected : OwnerCalls::kFailed, end.status,
+  calls_.notify(end.rejected ? OwnerCalls::kRejected : OwnerCalls::kFailed, end.status,
               std::move(peer));
   close(turn, end.close);
 }

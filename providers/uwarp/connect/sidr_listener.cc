@@ -106,7 +106,7 @@ Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& contex
                                                           std::weak_ptr<SidrListenerOwner> owner) {
   // An application that waits for a request may make no calls until there is one.
   if (int error = context.progress.start_helper()) return Error{error};
-  bound.tell_local_address();
+  bound.report_local_address();
   std::shared_ptr<SidrListener> listener(
       new SidrListener(context, std::move(bound), port_space, std::move(owner)));
   const Lock guard(listener->mutex_);

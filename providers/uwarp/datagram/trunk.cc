@@ -274,10 +274,10 @@ bool Trunk::pause_locked() {
   state_ = State::kUnreachable;
   pause_ns_ = std::clamp(2 * pause_ns_, kFirstTrunkPauseNs, kLongestTrunkPauseNs);
   retry_ns_ = now_ns() + pause_ns_;
-  return !std::exchange(told_, true);
+  return !std::exchange(logged_, true);
 }
 
-void Trunk::tell_of_pause(int status) {
+void Trunk::log_pause(int status) {
   const char* why = std::strerror(-status);
   if (status == 0) why = "each call is ended at once";
   if (status == -EPROTONOSUPPORT) why = "its uwarp has another version of trunks";
@@ -289,7 +289,7 @@ void Trunk::tell_of_pause(int status) {
 void Trunk::line_over(const TrunkConnection& line, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> gone;
-  bool tell = false;
+  bool log_it = false;
   const bool wanted = trunks_.in_use();  // else all lines end
   {
     const Lock lock(lock_);
@@ -300,15 +300,15 @@ void Trunk::line_over(const TrunkConnection& line, int status) {
     if (now_ns() - open_since_ns_ >= kFirstTrunkPauseNs) {
       brief_ = 0;
       pause_ns_ = 0;
-      told_ = false;
+      logged_ = false;
     } else if (wanted) {
       ++brief_;
     }
     // A peer that takes each call and ends it at once is not called for each datagram.
-    if (status != 0 || brief_ > kBriefLines) tell = pause_locked();
+    if (status != 0 || brief_ > kBriefLines) log_it = pause_locked();
     waiters = take_waiters_locked();
   }
-  if (tell) tell_of_pause(status);
+  if (log_it) log_pause(status);
   wake(std::move(waiters));
 }
 
@@ -335,21 +335,21 @@ void Trunk::line_closing(TrunkConnection& line) {
 void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> left;
-  bool tell = false;
+  bool log_it = false;
   {
     const Lock lock(lock_);
     if (calling_ != nonce) return;
     calling_ = 0;
     if (state_ == State::kCalling) {
       drop_all_locked();
-      tell = pause_locked();
+      log_it = pause_locked();
       waiters = take_waiters_locked();
     } else if (line_ != nullptr && line_->nonce() == nonce &&
                (status == -ECONNREFUSED || status == -EADDRNOTAVAIL)) {
       left = line_;  // one of its two ports is no longer there
     }
   }
-  if (tell) tell_of_pause(status);
+  if (log_it) log_pause(status);
   wake(std::move(waiters));
   if (left != nullptr) left->close();
 }

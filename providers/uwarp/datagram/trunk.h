@@ -48,7 +48,7 @@ class Trunk final : public Source, public DatagramPath {
   bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
   uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
   uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time
-  bool told_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
+  bool logged_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
 
  public:
   Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
@@ -99,7 +99,7 @@ class Trunk final : public Source, public DatagramPath {
   bool ask_for_done_locked() REQUIRES(lock_);
   void drop_all_locked() REQUIRES(lock_);
   bool pause_locked() REQUIRES(lock_);
-  void tell_of_pause(int status);
+  void log_pause(int status);
   void begin_call();
   void call(TrunkNonce nonce, bool replaces);
   static void wake(std::shared_ptr<DatagramWaiter> waiters);

@@ -453,11 +453,11 @@ bool TrunkConnection::wait_for_receive(DatagramQueuePair& qp) {
   return true;
 }
 
-// A receive has come (`told`), or the time for it is over.
-void TrunkConnection::go_on(bool told) {
+// A receive has come (`notified`), or the time for it is over.
+void TrunkConnection::go_on(bool notified) {
   {
     const auto receive = endpoint_->qp().receive_side().lock_exclusive();
-    if (told) rnr_blocked_at_ = nullptr;
+    if (notified) rnr_blocked_at_ = nullptr;
     if (next_ < filled_) deliver();
     if (next_ < filled_) return;
   }

@@ -220,7 +220,7 @@ class TrunkConnection final : public Source,
   void completion_overrun() override {}
   void deliver();
   void give_back_buffer();
-  void go_on(bool told);
+  void go_on(bool notified);
   bool wait_for_receive(DatagramQueuePair& qp);
   bool wait_for_receive(DatagramEndpoint& endpoint);
   void end_rnr_block();

@@ -110,7 +110,7 @@ NetWatch& Engine::net_watch() {
 }
 
 // A copy of what is on its way may have been impossible: then the queue pair has failed.
-void Engine::tell_of_failure(Endpoint& endpoint) {
+void Engine::notify_failure(Endpoint& endpoint) {
   if (endpoint.qp().flush_due()) endpoint.stream().transmit();
 }
 
@@ -120,7 +120,7 @@ void Engine::remove_xrc_queue(XrcDomain& domain, const XrcQueue& queue) {
   context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
     if (endpoint->qp().config().xrc != &domain) return;
     endpoint->forget(queue);
-    tell_of_failure(*endpoint);
+    notify_failure(*endpoint);
   });
 }
 
@@ -133,7 +133,7 @@ int Engine::remove_region(MemoryRegion& region) {
   context_.endpoints.visit([&](const std::shared_ptr<Endpoint>& endpoint) {
     if (!endpoint->qp().config().may_use(region.domain())) return;
     endpoint->qp().quiesce(region);
-    tell_of_failure(*endpoint);
+    notify_failure(*endpoint);
   });
   // What datagrams use is copied under a lock of theirs.
   trunks_.endpoints().visit([&](const std::shared_ptr<DatagramEndpoint>& endpoint) {
@@ -172,7 +172,7 @@ int Engine::change_region(MemoryRegion& region, const RegionShape& shape) {
     for (const auto& endpoint : endpoints)
       endpoint->qp().region_changed(region, old, moved || weaker);
   }
-  for (const auto& endpoint : endpoints) tell_of_failure(*endpoint);
+  for (const auto& endpoint : endpoints) notify_failure(*endpoint);
   return 0;
 }
 

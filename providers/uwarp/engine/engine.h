@@ -127,7 +127,7 @@ class Engine {
   NeighbourWatch& neighbour_watch() { return *neighbour_watch_; }
 
  private:
-  static void tell_of_failure(Endpoint& endpoint);
+  static void notify_failure(Endpoint& endpoint);
 
   static void at_exit();
 };

@@ -30,7 +30,7 @@ constexpr EngineFdObserver kObserver = {
     [](int fd) { mark(fd, UWARP_FD_FOREIGN); },
 };
 
-const InForkedChild tell_preload([] {
+const InForkedChild notify_preload([] {
   if (const auto* preload = preload_table.load(std::memory_order_acquire)) preload->forked();
 });
 

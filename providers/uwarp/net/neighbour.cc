@@ -151,9 +151,9 @@ std::vector<std::byte> neighbour_question(const NextHop& hop) {
 NeighbourState neighbour_state_of(Bytes answer) {
   const nlmsghdr* message = first_message(answer);
   if (const auto* error = body_of<nlmsgerr>(message, {NLMSG_ERROR}))
-    return error->error == -ENOENT ? NeighbourState::kAbsent : NeighbourState::kUntold;
+    return error->error == -ENOENT ? NeighbourState::kAbsent : NeighbourState::kUnknown;
   const auto* entry = body_of<ndmsg>(message, {RTM_NEWNEIGH});
-  if (entry == nullptr) return NeighbourState::kUntold;
+  if (entry == nullptr) return NeighbourState::kUnknown;
   if (entry->ndm_state & kValidStates) return NeighbourState::kPresent;
   return entry->ndm_state & NUD_FAILED ? NeighbourState::kFailed : NeighbourState::kResolving;
 }
@@ -174,7 +174,7 @@ std::vector<NextHop> changed_neighbours(Bytes notifications) {
 }
 
 std::optional<int> outcome_of_waiting(NeighbourState state, bool time_is_over) {
-  if (state == NeighbourState::kPresent || state == NeighbourState::kUntold) return 0;
+  if (state == NeighbourState::kPresent || state == NeighbourState::kUnknown) return 0;
   if (state == NeighbourState::kFailed) return -EHOSTUNREACH;
   return time_is_over ? std::optional(-ETIMEDOUT) : std::nullopt;
 }
@@ -212,7 +212,7 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
   const auto hop = neighbour_towards(destination, route);
   if (!hop) return false;
   const NeighbourState before = neighbour_state(*hop);
-  if (before == NeighbourState::kPresent || before == NeighbourState::kUntold) return false;
+  if (before == NeighbourState::kPresent || before == NeighbourState::kUnknown) return false;
   uint64_t number;
   {
     const Lock guard(mutex_);
@@ -220,7 +220,7 @@ bool NeighbourWatch::wait(const IpAddress& destination, const Route& route, uint
     if (!add_locked({number, *hop, deadline_ns, std::move(listener)})) return false;
   }
   const bool asked = ask_for_neighbour(destination, route);
-  const NeighbourState now = asked ? neighbour_state(*hop) : NeighbourState::kUntold;
+  const NeighbourState now = asked ? neighbour_state(*hop) : NeighbourState::kUnknown;
   // Asked for and not in the table: this kind of device has no neighbours.
   if (now == NeighbourState::kResolving || now == NeighbourState::kFailed) {
     (void)progress_.start_helper();  // without one, threads that poll serve it
@@ -261,32 +261,32 @@ void NeighbourWatch::waiting_changed_locked() {
 }
 
 bool NeighbourWatch::ready(uint32_t) {
-  std::vector<Told> told;
+  std::vector<Notice> notices;
   {
     const Lock guard(mutex_);
     if (fd_ < 0) return false;
     const auto changed = read_changes(fd_);
-    told = settle_locked(changed ? &*changed : nullptr);
+    notices = settle_locked(changed ? &*changed : nullptr);
   }
-  for (const auto& [listener, status] : told) listener->neighbour_known(status);
+  for (const auto& [listener, status] : notices) listener->neighbour_known(status);
   return false;
 }
 
 void NeighbourWatch::deadline_passed() {
-  std::vector<Told> told;
+  std::vector<Notice> notices;
   {
     const Lock guard(mutex_);
-    told = settle_locked(nullptr);
+    notices = settle_locked(nullptr);
   }
-  for (const auto& [listener, status] : told) listener->neighbour_known(status);
+  for (const auto& [listener, status] : notices) listener->neighbour_known(status);
 }
 
 /// What was notified is not notified again: all are looked at.
 void NeighbourWatch::out_of_memory() { progress_.set_deadline(*this, now_ns() + kAgainNs); }
 
-std::vector<NeighbourWatch::Told> NeighbourWatch::settle_locked(
+std::vector<NeighbourWatch::Notice> NeighbourWatch::settle_locked(
     const std::vector<NextHop>* changed) {
-  std::vector<Told> told;
+  std::vector<Notice> notices;
   std::vector<uint64_t> settled;  // in order, as waiting_ is
   const uint64_t now = now_ns();
   for (const Waiting& waiting : waiting_) {
@@ -299,14 +299,14 @@ std::vector<NeighbourWatch::Told> NeighbourWatch::settle_locked(
     const auto status = outcome_of_waiting(neighbour_state(waiting.hop), time_is_over);
     if (!status) continue;
     settled.push_back(waiting.number);
-    if (auto listener = waiting.listener.lock()) told.push_back({std::move(listener), *status});
+    if (auto listener = waiting.listener.lock()) notices.push_back({std::move(listener), *status});
   }
   // From here on nothing fails.
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     return std::binary_search(settled.begin(), settled.end(), waiting.number);
   });
   waiting_changed_locked();
-  return told;
+  return notices;
 }
 
 namespace {

@@ -31,7 +31,7 @@ struct NextHop {
 
 /// What the kernel's neighbour table says of a next hop.
 enum class NeighbourState : uint8_t {
-  kUntold,     ///< the kernel cannot be asked
+  kUnknown,     ///< the kernel cannot be asked
   kAbsent,     ///< no entry
   kResolving,  ///< asked for on the link, not answered yet
   kFailed,     ///< asked for several times and not answered
@@ -100,7 +100,7 @@ class NeighbourWatch final : public Source {
     uint64_t deadline_ns;
     std::weak_ptr<NeighbourListener> listener;
   };
-  struct Told {
+  struct Notice {
     std::shared_ptr<NeighbourListener> listener;
     int status;
   };
@@ -108,7 +108,7 @@ class NeighbourWatch final : public Source {
   bool add_locked(Waiting waiting) REQUIRES(mutex_);
   /// Looks at the table for those whose next hop is in `changed`; null: for all. Returns those of
   /// which the end is known, which are not waiting any more.
-  std::vector<Told> settle_locked(const std::vector<NextHop>* changed) REQUIRES(mutex_);
+  std::vector<Notice> settle_locked(const std::vector<NextHop>* changed) REQUIRES(mutex_);
   void waiting_changed_locked() REQUIRES(mutex_);
 
   Progress& progress_;

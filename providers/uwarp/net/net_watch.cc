@@ -24,17 +24,17 @@ void NetWatch::add(std::weak_ptr<NetListener> listener) {
 }
 
 bool NetWatch::ready(uint32_t) {
-  const Lock guard(telling_);
-  if (drain_net_changes()) tell_locked();
+  const Lock guard(notifying_);
+  if (drain_net_changes()) notify_locked();
   return false;
 }
 
 void NetWatch::deadline_passed() {
-  const Lock guard(telling_);
-  tell_locked();
+  const Lock guard(notifying_);
+  notify_locked();
 }
 
-void NetWatch::tell_locked() {
+void NetWatch::notify_locked() {
   const auto devices = try_refresh_net_devices();
   if (devices == nullptr) return ask_again();
   std::vector<std::shared_ptr<NetListener>> living;

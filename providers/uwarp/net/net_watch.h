@@ -59,11 +59,11 @@ class NetWatch final : public Source {
 
  private:
   explicit NetWatch(Progress& progress) : progress_(progress) {}
-  void tell_locked() REQUIRES(telling_);
+  void notify_locked() REQUIRES(notifying_);
   void ask_again();
 
   Progress& progress_;
-  Mutex telling_;  // before all other locks
+  Mutex notifying_;  // before all other locks
   Mutex mutex_;    // leaf
   std::vector<std::weak_ptr<NetListener>> listeners_ GUARDED_BY(mutex_);
 };

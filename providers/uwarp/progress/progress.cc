@@ -223,7 +223,7 @@ namespace {
 
 /// std::bad_alloc would end the process in the helper thread, and leave a verbs call in a poller.
 template <typename Call>
-bool tell(Source& source, Call call) {
+bool notify(Source& source, Call call) {
   try {
     return call(source);
   } catch (const std::bad_alloc&) {
@@ -236,8 +236,8 @@ bool tell(Source& source, Call call) {
   return false;
 }
 
-bool tell_ready(Source& source, uint32_t events) {
-  return tell(source, [events](Source& told) { return told.ready(events); });
+bool notify_ready(Source& source, uint32_t events) {
+  return notify(source, [events](Source& notified) { return notified.ready(events); });
 }
 
 }  // namespace
@@ -253,7 +253,7 @@ bool Progress::serve(const epoll_event* events, int count) {
       // A poller that took the wake-up away would leave the helper asleep.
       if (is_helper()) drain_wake_up();
     } else if (sources[i] != nullptr) {
-      if (tell_ready(*sources[i], events[i].events)) revisit(*sources[i]);
+      if (notify_ready(*sources[i], events[i].events)) revisit(*sources[i]);
       last = &sources[i];
     }
   }
@@ -264,7 +264,7 @@ bool Progress::serve(const epoll_event* events, int count) {
 
 bool Progress::look_at_last() {
   const std::shared_ptr<Source> source = thread_own<LastServed>().source.lock();
-  return source != nullptr && tell(*source, [](Source& told) { return told.look(); });
+  return source != nullptr && notify(*source, [](Source& notified) { return notified.look(); });
 }
 
 bool Progress::serve_revisits() {
@@ -272,7 +272,7 @@ bool Progress::serve_revisits() {
   std::shared_ptr<Source> sources[kRevisitsPerPass];
   const size_t count = revisits_.take(sources);
   for (const std::shared_ptr<Source>& source : std::span(sources, count))
-    if (source != nullptr && tell_ready(*source, 0)) revisit(*source);
+    if (source != nullptr && notify_ready(*source, 0)) revisit(*source);
   return count != 0;
 }
 
@@ -282,8 +282,8 @@ void Progress::serve_deadlines() {
 
 void Progress::serve_due(uint64_t now) {
   while (const std::shared_ptr<Source> source = deadlines_.take_due(now)) {
-    tell(*source, [](Source& told) {
-      told.deadline_passed();
+    notify(*source, [](Source& notified) {
+      notified.deadline_passed();
       return false;
     });
   }

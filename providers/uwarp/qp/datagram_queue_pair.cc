@@ -353,7 +353,7 @@ void DatagramQueuePair::to_error() {
     flush_sends_locked();
     flush_receives_locked();
   }
-  waiters_.tell();
+  waiters_.notify_all();
 }
 
 void DatagramQueuePair::to_reset() {
@@ -366,7 +366,7 @@ void DatagramQueuePair::to_reset() {
       targets_[at & target_mask_].way = nullptr;
     kept_.reset();
   }
-  waiters_.tell();
+  waiters_.notify_all();
   // Nothing is posted or delivered in RESET.
   sends_.reset();
   if (config_.srq == nullptr) own_receives_.reset();

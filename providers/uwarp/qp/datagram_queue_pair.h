@@ -68,9 +68,9 @@ class ReceiveWaiters {
   /// A receive has been posted.
   void posted() {
     if (any_.fetch_add(0, std::memory_order_acq_rel) != 0) [[unlikely]]
-      tell();
+      notify_all();
   }
-  void tell() {
+  void notify_all() {
     std::shared_ptr<ReceiveWaiter> waiters;
     {
       const Lock lock(lock_);

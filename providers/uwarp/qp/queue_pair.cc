@@ -148,9 +148,9 @@ void QueuePair::flush() {
   if (first && (failure.send_terminate || failure.by_peer || failure.oldest_request))
     slot_.stream.failures.add(1);
   // Sends first: where both share a queue, the status that says why comes ahead of what it flushed.
-  const bool told = transmitter_.flush();
+  const bool reported = transmitter_.flush();
   // A requester with InfiniBand's acknowledgements has a completion that says so, as a rule.
-  if (first && failure.by_peer && config_.acknowledged && !told) stream_.raise(QpEvent::kFatal);
+  if (first && failure.by_peer && config_.acknowledged && !reported) stream_.raise(QpEvent::kFatal);
   receiver_.flush();
   // The buffer that it had taken is flushed; it takes no more.
   if (first && config_.shares_receives()) stream_.raise(QpEvent::kLastWqeReached);
@@ -248,11 +248,11 @@ bool QueuePair::end_stream(StreamEnd end) {
   // FIN inside a message is an error; a reset is one if it takes work with it, and always where no
   // connection manager tells the application. Between InfiniBand adapters a completion is all that
   // says so, if there is one. RFC 5040-6.2-c, 5041-6.2.2-a, 5044-7.2-b/c.
-  const bool told = config_.acknowledged && failure.oldest_request && sends_open;
+  const bool reported = config_.acknowledged && failure.oldest_request && sends_open;
   const bool wrong = end == StreamEnd::kFin
                          ? mid_message
                          : end != StreamEnd::kLocalClose && (open || stream_.config.silent_fin);
-  stream_.fail(failure, wrong && !told ? std::optional(QpEvent::kFatal) : std::nullopt);
+  stream_.fail(failure, wrong && !reported ? std::optional(QpEvent::kFatal) : std::nullopt);
   flush();
   return open;
 }

@@ -120,7 +120,7 @@ void Stream::leave(PollGroup& group) {
 }
 
 // Events that are lost would leave the stream without an end.
-void Stream::tell_owner(StreamEvents& notice) {
+void Stream::notify_owner(StreamEvents& notice) {
   const std::shared_ptr<StreamOwner> owner = std::move(notice.owner);
   try {
     owner->on_events(notice);

@@ -52,7 +52,7 @@ struct StreamEvents {
   uint32_t outcome = 0;                // ReceiveOutcome bits that the owner must handle
   bool ended = false;                  // the receive direction is over, by `end`
   StreamEnd end = StreamEnd::kFin;
-  bool busy = false;           // Stream::tell_when_busy()
+  bool busy = false;           // Stream::notify_when_busy()
   bool began_to_send = false;  // the peer owes acknowledgements, and is not watched yet
 };
 
@@ -189,7 +189,7 @@ class Stream {
   }
   /// From now on reports once (StreamEvents::busy) that the stream is busy enough for shared
   /// memory.
-  void tell_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
+  void notify_when_busy() { until_busy_.store(kBusyTurns, std::memory_order_relaxed); }
   /// From now on `ring` may carry both directions: receiving once the peer says so, sending once
   /// the peer was told (QueuePair::say_to_peer()). It stays valid until detach() returns. False:
   /// the stream has ended, or has a ring already.
@@ -265,7 +265,7 @@ class Stream {
 
   /// Hands events to its connection. No locks.
   static void deliver(StreamEvents& notice) {
-    if (notice.owner != nullptr) tell_owner(notice);
+    if (notice.owner != nullptr) notify_owner(notice);
   }
 
  private:
@@ -298,7 +298,7 @@ class Stream {
   void name_owner(StreamEvents& notice);
   bool full() { return full_.load(std::memory_order_relaxed) && still_full(); }
   [[gnu::noinline]] bool still_full();
-  [[gnu::noinline, gnu::cold]] static void tell_owner(StreamEvents& notice);
+  [[gnu::noinline, gnu::cold]] static void notify_owner(StreamEvents& notice);
   void note_busy();
   void note_look(bool found);
   void set_muted(bool on);

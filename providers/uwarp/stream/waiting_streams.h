@@ -29,15 +29,15 @@ class WaitingMarks {
   void reset(bool second_group) {
     marks_.store(second_group ? 0 : kSecondGroup, std::memory_order_relaxed);
   }
-  /// After a post. Senders that do not know of it yet are marked and given to `tell`, under the
+  /// After a post. Senders that do not know of it yet are marked and given to `notify`, under the
   /// transmit side, if `attached` is true there. kLookAgain: the caller has to transmit.
-  template <class Attached, class Tell>
-  AfterTurn announce(HandoffLock& transmit_side, const Attached& attached, Tell&& tell) {
+  template <class Attached, class Notify>
+  AfterTurn announce(HandoffLock& transmit_side, const Attached& attached, Notify&& notify) {
     if (marks_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]
       return AfterTurn::kNothing;
     auto turn = transmit_side.begin();
     if (!turn) return AfterTurn::kNothing;  // the thread that has it sends this too
-    if (attached) tell(static_cast<uint8_t>(kAll & ~marks_.fetch_or(kAll)));
+    if (attached) notify(static_cast<uint8_t>(kAll & ~marks_.fetch_or(kAll)));
     return turn.end();
   }
   /// For a sender, before it transmits. Returns the marks of all as they were.

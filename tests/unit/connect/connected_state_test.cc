@@ -131,7 +131,7 @@ std::string words(const Life::Next& next) {
   static constexpr const char* kLeave[] = {"stay", "drain", "gentle", "reset"};
   std::string all = kLeave[static_cast<int>(next.leave)];
   if (next.established) all += " established";
-  if (next.tell_end) all += " told";
+  if (next.notify_end) all += " told";
   if (next.pump) all += " pump";
   if (next.turn) all += " turn";
   return all;

@@ -42,12 +42,12 @@ struct Told {
     calls.make(lock, nullptr, {});
     EXPECT_FALSE(mutex.try_lock());
   }
-  void tell(std::string_view call) {
-    if (call == "established") calls.tell(OwnerCalls::kEstablished, 0, {.initiator_depth = 9});
+  void notify(std::string_view call) {
+    if (call == "established") calls.notify(OwnerCalls::kEstablished, 0, {.initiator_depth = 9});
     if (call == "rejected")
-      calls.tell(OwnerCalls::kRejected, -5, {.private_data = {std::byte{1}, std::byte{2}}});
-    if (call == "failed") calls.tell(OwnerCalls::kFailed, -7);
-    if (call == "end") calls.tell_end();
+      calls.notify(OwnerCalls::kRejected, -5, {.private_data = {std::byte{1}, std::byte{2}}});
+    if (call == "failed") calls.notify(OwnerCalls::kFailed, -7);
+    if (call == "end") calls.notify_end();
   }
 
   Mutex mutex;
@@ -69,12 +69,12 @@ TEST(OwnerCalls, EachAfterEachOther) {
     for (int second = 0; second < 5; ++second)
       for (const bool at_once : {true, false}) {
         Told told;
-        told.tell(kCalls[first]);
+        told.notify(kCalls[first]);
         EXPECT_TRUE(told.calls.due());
         if (at_once) told.make();
-        told.tell(kCalls[second]);
-        told.tell("end");
-        told.tell("end");
+        told.notify(kCalls[second]);
+        told.notify("end");
+        told.notify("end");
         told.make();
         EXPECT_FALSE(told.calls.due());
         const std::string& all = expected[first][second];
@@ -86,9 +86,9 @@ TEST(OwnerCalls, EachAfterEachOther) {
 
 TEST(OwnerCalls, ADroppedOwnerIsNotCalledAgain) {
   Told told;
-  told.tell("established");
+  told.notify("established");
   told.calls.drop_owner();
-  told.tell("end");
+  told.notify("end");
   EXPECT_FALSE(told.calls.due());
   told.make();
   EXPECT_EQ(told.owner->heard, "");
@@ -97,7 +97,7 @@ TEST(OwnerCalls, ADroppedOwnerIsNotCalledAgain) {
 
 TEST(OwnerCalls, AnOwnerThatIsGoneIsNotCalled) {
   Told told;
-  told.tell("established");
+  told.notify("established");
   told.owner.reset();
   told.make();
   EXPECT_FALSE(told.calls.due());
@@ -108,11 +108,11 @@ TEST(OwnerCalls, OneAtATime) {
   Told told;
   told.owner->inside = [&] {
     const std::string before = told.owner->heard;
-    told.tell("end");
+    told.notify("end");
     told.make();
     EXPECT_EQ(told.owner->heard, before);
   };
-  told.tell("established");
+  told.notify("established");
   told.make();
   EXPECT_EQ(told.owner->heard, "established 9, ended");
 }
@@ -123,8 +123,8 @@ TEST(OwnerCalls, AnOwnerWithoutMemoryGetsTheNextCall) {
     told.owner->inside = nullptr;
     throw std::bad_alloc();
   };
-  told.tell("established");
-  told.tell("end");
+  told.notify("established");
+  told.notify("end");
   told.make();
   EXPECT_EQ(told.owner->heard, "established 9, ended");
 }

@@ -154,9 +154,9 @@ TEST(NeighbourMessage, States) {
   EXPECT_EQ(state(NUD_FAILED), NeighbourState::kFailed);
   EXPECT_EQ(neighbour_state_of(error(ENOENT)), NeighbourState::kAbsent);
   // The kernel does not know the question, or does not permit it.
-  EXPECT_EQ(neighbour_state_of(error(EOPNOTSUPP)), NeighbourState::kUntold);
-  EXPECT_EQ(neighbour_state_of(error(EPERM)), NeighbourState::kUntold);
-  EXPECT_EQ(neighbour_state_of({}), NeighbourState::kUntold);
+  EXPECT_EQ(neighbour_state_of(error(EOPNOTSUPP)), NeighbourState::kUnknown);
+  EXPECT_EQ(neighbour_state_of(error(EPERM)), NeighbourState::kUnknown);
+  EXPECT_EQ(neighbour_state_of({}), NeighbourState::kUnknown);
 }
 
 TEST(NeighbourMessage, Notifications) {
@@ -204,7 +204,7 @@ TEST(NeighbourMessage, OutcomeOfWaiting) {
     NeighbourState state;
     std::optional<int> before, at_the_end;
   };
-  for (const Case& c : {Case{NeighbourState::kPresent, 0, 0}, Case{NeighbourState::kUntold, 0, 0},
+  for (const Case& c : {Case{NeighbourState::kPresent, 0, 0}, Case{NeighbourState::kUnknown, 0, 0},
                         Case{NeighbourState::kFailed, -EHOSTUNREACH, -EHOSTUNREACH},
                         Case{NeighbourState::kResolving, std::nullopt, -ETIMEDOUT},
                         Case{NeighbourState::kAbsent, std::nullopt, -ETIMEDOUT}}) {

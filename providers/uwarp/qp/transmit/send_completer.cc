@@ -12,7 +12,7 @@
 
 namespace uwarp {
 
-void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
+void TransmitTrace::record(TraceStep::Kind kind, uint64_t position) {
   sink_.note(
       {.kind = kind, .queue_pair = queue_pair_, .position = static_cast<uint32_t>(position)});
 }
@@ -20,7 +20,7 @@ void TransmitTrace::tell(TraceStep::Kind kind, uint64_t position) {
 // An FPDU begins in one piece: its length and the two control bytes lie side by side.
 void TransmitTrace::built(const SendQueue& queue, std::span<const iovec> bytes,
                           std::span<const uint32_t> ends) {
-  for (; begun_ < queue.started(); ++begun_) tell(TraceStep::Kind::kSendBegun, begun_);
+  for (; begun_ < queue.started(); ++begun_) record(TraceStep::Kind::kSendBegun, begun_);
   fpdus_.clear();
   gone_ = 0;
   size_t piece = 0, piece_begin = 0, begin = 0;
@@ -45,7 +45,7 @@ void TransmitTrace::sent(SendQueue& queue, size_t batch_bytes, uint64_t stream_p
   with_kernel_ = std::max(with_kernel_, queue.retired());
   while (with_kernel_ < queue.started() &&
          queue.at(with_kernel_).end_position.load(std::memory_order_relaxed) <= stream_position)
-    tell(TraceStep::Kind::kSendWithKernel, with_kernel_++);
+    record(TraceStep::Kind::kSendWithKernel, with_kernel_++);
 }
 
 void TransmitTrace::completed(uint64_t position, const WorkCompletion& completion, bool reported) {
@@ -130,7 +130,7 @@ void SendCompleter::restart() {
                          std::max(stream_.config.ord, stream_.config.read_depth), queue_.started());
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   delivered_position_ = queue_.started();
-  reason_told_ = false;
+  reason_reported_ = false;
   peer_delivered_ = stream_.config.first_msn.previous().value;
 }
 
@@ -297,9 +297,9 @@ bool SendCompleter::flush() {
 
 void SendCompleter::flush_late() {
   assert(stream_.mine.transmit());
-  const bool tell =
-      config_.acknowledged && !reason_told_ && stream_.failure().status != WcStatus::kWrFlushErr;
-  flush_requests(kNone, tell ? queue_.retired() : kNone);
+  const bool record =
+      config_.acknowledged && !reason_reported_ && stream_.failure().status != WcStatus::kWrFlushErr;
+  flush_requests(kNone, record ? queue_.retired() : kNone);
 }
 
 // What is open completes once, with an error. RFC 5040-5.4-g, 5040-6.2.1-b, 5041-6.2.2-d.
@@ -313,9 +313,9 @@ bool SendCompleter::flush_requests(uint64_t own, uint64_t first) {
     complete(position, named ? stream_.failure().status : WcStatus::kWrFlushErr,
              named ? stream_.failure().vendor_err() : 0);
   }
-  const bool told = first < queue_.retired();
-  reason_told_ = reason_told_ || told;
-  return told;
+  const bool reported = first < queue_.retired();
+  reason_reported_ = reason_reported_ || reported;
+  return reported;
 }
 
 }  // namespace uwarp

@@ -82,7 +82,7 @@ class TransmitTrace {
     uint8_t opcode;
     uint16_t bytes;
   };
-  void tell(TraceStep::Kind kind, uint64_t position);
+  void record(TraceStep::Kind kind, uint64_t position);
 
   TraceSink& sink_;
   const uint32_t queue_pair_;
@@ -136,7 +136,7 @@ class SendCompleter {
   Acknowledging acknowledging_;
   uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
   uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
-  bool reason_told_ = true;          // by a completion of this stream, or there is no stream
+  bool reason_reported_ = true;          // by a completion of this stream, or there is no stream
 
   // Any thread.
   RetireWish retire_wish_;
@@ -154,7 +154,7 @@ class SendCompleter {
   /// Begins a stream.
   void restart();
   /// There is no stream any more, and no reason of its end to tell.
-  void reset() { reason_told_ = true; }
+  void reset() { reason_reported_ = true; }
   Acknowledging& acknowledging() { return acknowledging_; }
   const Acknowledging& acknowledging() const { return acknowledging_; }
 

@@ -57,7 +57,7 @@ void Transmitter::restart() {
   fault_.reset();
   send_msn_ = request_msn_ = atomic_msn_ = stream_.config.first_msn;
   request_id_ = 0;
-  told_delivered_ = stream_.config.first_msn.previous();
+  reported_delivered_ = stream_.config.first_msn.previous();
   gathered_end_ = 0;
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
   lent_from_.reset();
@@ -589,8 +589,8 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
 // ---- Answers
 
 void Transmitter::emit_delivered_mark(bool next_waits) {
-  told_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
-  append_empty_write(DeliveredMark::kStag, DeliveredMark{told_delivered_, next_waits}.offset());
+  reported_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
+  append_empty_write(DeliveredMark::kStag, DeliveredMark{reported_delivered_, next_waits}.offset());
 }
 
 // In the order of the requests. RFC 5040-5.2.1-h/k/o, 5040-5.5-12/17/20, 7306-5.4-8/9.
@@ -669,7 +669,7 @@ bool Transmitter::append_answer() {
 
 // Freed before the bytes go out: the peer may ask again once it has them. RFC 5040-5.2.2-c.
 void Transmitter::note_answered(const InboundRequest& request) {
-  if (request.delivered.after(told_delivered_)) told_delivered_ = request.delivered;
+  if (request.delivered.after(reported_delivered_)) reported_delivered_ = request.delivered;
   stream_.inbound.pop();
 }
 
@@ -775,9 +775,9 @@ bool Transmitter::flush() {
   if (!(whole ? batch_.detach(nullptr, ~uint64_t{0}) : batch_.cut())) drop_batch();
   open_ = Open::kNothing;
   flushed_ = true;
-  const bool told = completer_.flush();
+  const bool reported = completer_.flush();
   note_progress();
-  return told;
+  return reported;
 }
 
 void Transmitter::reset() {

@@ -66,7 +66,7 @@ class Transmitter {
 
   // ... and answers.
   Msn atomic_msn_;             // of the next Atomic Response
-  Msn told_delivered_;         // what the peer knows to have been delivered here
+  Msn reported_delivered_;         // what the peer knows to have been delivered here
   uint64_t gathered_end_ = 0;  // behind the last answer that goes from where it lies
 
   // Read by any thread.
@@ -246,7 +246,7 @@ class Transmitter {
   /// receive.
   bool delivery_due() const {
     return stream_.marks_deliveries(config_) &&
-           stream_.delivered.load(std::memory_order_acquire) != told_delivered_.value;
+           stream_.delivered.load(std::memory_order_acquire) != reported_delivered_.value;
   }
   [[gnu::noinline]] void emit_delivered_mark(bool next_waits = false);
 

@@ -12,7 +12,7 @@
 #include "connect/sidr_query.h"
 #include "fuzz/script.h"
 #include "protocol/wire/sidr_message.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 
 namespace uwarp {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 using fuzz::Script;
 
 void check_datagram(std::span<const std::byte> bytes) {
-  if (const auto behind = behind_multicast_mark(bytes))
-    UWARP_REQUIRE(behind->size() + kMulticastMark.size() == bytes.size());
+  if (const auto behind = behind_multicast_magic(bytes))
+    UWARP_REQUIRE(behind->size() + kMulticastMagic.size() == bytes.size());
   const auto request = SidrRequest::decode(bytes);
   const auto other = SidrRequest::of_other_version(bytes);
   const auto reply = SidrReply::decode(bytes);

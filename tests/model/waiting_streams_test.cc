@@ -14,7 +14,7 @@
 namespace uwarp::model {
 namespace {
 
-using Marks = WaitingMarks;
+using Marks = WaitingFlags;
 
 // The part of Stream that is modelled.
 template <class Group>

@@ -2,7 +2,7 @@
 // The mark behind which a stream leaves TCP for shared memory (docs/wire.md, "Shared memory").
 #include <gtest/gtest.h>
 
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {
@@ -16,20 +16,20 @@ StreamConfig of_two_uwarps() {
 }
 
 Bytes switch_mark(bool last = true) {
-  const CarrierMark mark{CarrierMark::Kind::kSwitch};
-  return tagged(RdmapOpcode::kWrite, CarrierMark::kStag, TaggedOffset{mark.offset()}, 0, last);
+  const CarrierWrite mark{CarrierWrite::Kind::kSwitch};
+  return tagged(RdmapOpcode::kWrite, CarrierWrite::kStag, TaggedOffset{mark.offset()}, 0, last);
 }
 
-TEST(CarrierMark, GoldenOffsets) {
-  using Kind = CarrierMark::Kind;
-  EXPECT_EQ((CarrierMark{Kind::kMailbox, 0x123456789abc}.offset()), 0x6f21'1234'5678'9abc);
-  EXPECT_EQ((CarrierMark{Kind::kNumber, 0xffff'ffff'ffff}.offset()), 0x7421'ffff'ffff'ffff);
-  EXPECT_EQ(CarrierMark{Kind::kSwitch}.offset(), 0x7221'0000'0000'0000);
+TEST(CarrierWrite, GoldenOffsets) {
+  using Kind = CarrierWrite::Kind;
+  EXPECT_EQ((CarrierWrite{Kind::kMailbox, 0x123456789abc}.offset()), 0x6f21'1234'5678'9abc);
+  EXPECT_EQ((CarrierWrite{Kind::kNumber, 0xffff'ffff'ffff}.offset()), 0x7421'ffff'ffff'ffff);
+  EXPECT_EQ(CarrierWrite{Kind::kSwitch}.offset(), 0x7221'0000'0000'0000);
 }
 
 // The rest of the mark's FPDU still comes by TCP. A receiver that switches right after the header
 // would take the first bytes in shared memory for the FPDU's trailer.
-TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
+TEST(CarrierWrite, TheSwitchIsDueOnceItsFpduHasComeWhole) {
   const Bytes mark = frame(switch_mark(), false);
   for (size_t cut = 1; cut <= mark.size(); ++cut) {
     RawPeer peer(of_two_uwarps());
@@ -38,7 +38,7 @@ TEST(CarrierMark, TheSwitchIsDueOnceItsFpduHasComeWhole) {
   }
 }
 
-TEST(CarrierMark, TheSwitchIsReportedOnce) {
+TEST(CarrierWrite, TheSwitchIsReportedOnce) {
   RawPeer peer(of_two_uwarps());
   peer.send(switch_mark());
   EXPECT_NE(peer.dut.outcome & kRxSwitch, 0u);
@@ -47,7 +47,7 @@ TEST(CarrierMark, TheSwitchIsReportedOnce) {
   EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);
 }
 
-TEST(CarrierMark, IsAnEmptyWriteWhereTheStreamMayNotLeaveTcp) {
+TEST(CarrierWrite, IsAnEmptyWriteWhereTheStreamMayNotLeaveTcp) {
   StreamConfig stays = of_two_uwarps();
   stays.may_leave_tcp = false;
   StreamConfig of_a_stranger = of_two_uwarps();
@@ -59,7 +59,7 @@ TEST(CarrierMark, IsAnEmptyWriteWhereTheStreamMayNotLeaveTcp) {
   }
 }
 
-TEST(CarrierMark, IsNoPartOfALongerMessage) {
+TEST(CarrierWrite, IsNoPartOfALongerMessage) {
   RawPeer peer(of_two_uwarps());
   peer.send(switch_mark(false));
   EXPECT_EQ(peer.dut.outcome & kRxSwitch, 0u);

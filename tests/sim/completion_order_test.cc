@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 #include "sim/raw_peer.h"
 
 namespace uwarp::sim {
@@ -66,11 +66,11 @@ StreamConfig between_uwarps() {
 }
 
 void send_mark(RawPeer& peer, uint32_t msn) {
-  const DeliveredMark mark{Msn{msn}};
-  peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
+  const DeliveredWrite mark{Msn{msn}};
+  peer.send(tagged(RdmapOpcode::kWrite, DeliveredWrite::kStag, mark.offset(), 0));
 }
 
-TEST(DeliveredMark, IsAnEmptyWriteThatNoReceiverChecks) {
+TEST(DeliveredWrite, IsAnEmptyWriteThatNoReceiverChecks) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
   peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
@@ -83,7 +83,7 @@ TEST(DeliveredMark, IsAnEmptyWriteThatNoReceiverChecks) {
   EXPECT_EQ(opcode_of(sent[1]), RdmapOpcode::kSend);
 }
 
-TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
+TEST(DeliveredWrite, OnceForWhatHasBeenDelivered) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
   peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
@@ -95,7 +95,7 @@ TEST(DeliveredMark, OnceForWhatHasBeenDelivered) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
-TEST(DeliveredMark, IsSentBeforeWhatTakesAReceive) {
+TEST(DeliveredWrite, IsSentBeforeWhatTakesAReceive) {
   struct Case {
     SendOpcode opcode;
     bool marked;
@@ -123,7 +123,7 @@ TEST(DeliveredMark, IsSentBeforeWhatTakesAReceive) {
 
 // The device has answered a Read that came after the peer's message. From that answer the peer
 // knows that its message was delivered.
-TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
+TEST(DeliveredWrite, IsNotNeededBehindAnAnswer) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
   peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
@@ -135,7 +135,7 @@ TEST(DeliveredMark, IsNotNeededBehindAnAnswer) {
   for (const auto& ulpdu : peer.ulpdus()) EXPECT_NE(opcode_of(ulpdu), RdmapOpcode::kWrite);
 }
 
-TEST(DeliveredMark, IsSentToUwarpsInTheRocePersonaOnly) {
+TEST(DeliveredWrite, IsSentToUwarpsInTheRocePersonaOnly) {
   for (const bool uwarp : {false, true}) {
     StreamConfig config = between_uwarps();
     config.peer_is_uwarp = uwarp;
@@ -148,7 +148,7 @@ TEST(DeliveredMark, IsSentToUwarpsInTheRocePersonaOnly) {
   }
 }
 
-TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {
+TEST(DeliveredWrite, CompletesWhatItNamesAndNothingElse) {
   RawPeer peer(between_uwarps(), shape_of(true));
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(peer.dut.post(SendOpcode::kSend, id, {}), 0);
   peer.settle();
@@ -168,7 +168,7 @@ TEST(DeliveredMark, CompletesWhatItNamesAndNothingElse) {
 }
 
 // An application may post the receive that is missing only once its peer's Sends have completed.
-TEST(DeliveredMark, OfAMessageThatWaitsIsSentAtOnce) {
+TEST(DeliveredWrite, OfAMessageThatWaitsIsSentAtOnce) {
   RawPeer peer(between_uwarps(), shape_of(true));
   peer.post_receive(1, 100);
   peer.send(untagged(RdmapOpcode::kSend, 0, 1, 0, 8));
@@ -179,7 +179,7 @@ TEST(DeliveredMark, OfAMessageThatWaitsIsSentAtOnce) {
   EXPECT_EQ(sent[0], from_hex("c140 75776172 7721000000000001"));
 }
 
-TEST(DeliveredMark, OfAMessageThatWaitsCompletesWhatCameBefore) {
+TEST(DeliveredWrite, OfAMessageThatWaitsCompletesWhatCameBefore) {
   RawPeer peer(between_uwarps(), shape_of(true));
   ASSERT_EQ(peer.dut.post(SendOpcode::kSend, 1, {}), 0);
   ASSERT_EQ(peer.dut.post(SendOpcode::kWrite, 2, {}), 0);
@@ -189,8 +189,8 @@ TEST(DeliveredMark, OfAMessageThatWaitsCompletesWhatCameBefore) {
   peer.ulpdus();
   EXPECT_TRUE(peer.dut.sends().empty());
   const auto says_waits_behind = [&](uint32_t msn) {
-    const DeliveredMark mark{Msn{msn}, true};
-    peer.send(tagged(RdmapOpcode::kWrite, DeliveredMark::kStag, mark.offset(), 0));
+    const DeliveredWrite mark{Msn{msn}, true};
+    peer.send(tagged(RdmapOpcode::kWrite, DeliveredWrite::kStag, mark.offset(), 0));
     peer.settle();
   };
   says_waits_behind(0xffffffff);  // names nothing

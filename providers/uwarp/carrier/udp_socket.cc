@@ -115,12 +115,12 @@ void UdpSocket::set_receive_buffer(int bytes) {
   (void)set_udp_option(fd(), SOL_SOCKET, SO_RCVBUF, bytes);
 }
 
-ssize_t UdpSocket::send_each(std::span<const std::byte> mark, std::span<const iovec> datagrams) {
+ssize_t UdpSocket::send_each(std::span<const std::byte> magic, std::span<const iovec> datagrams) {
   mmsghdr messages[kMostAtOnce]{};
   iovec parts[kMostAtOnce][2];
   const size_t count = std::min(datagrams.size(), kMostAtOnce);
   for (size_t i = 0; i < count; ++i) {
-    parts[i][0] = {const_cast<std::byte*>(mark.data()), mark.size()};
+    parts[i][0] = {const_cast<std::byte*>(magic.data()), magic.size()};
     parts[i][1] = datagrams[i];
     messages[i].msg_hdr.msg_iov = parts[i];
     messages[i].msg_hdr.msg_iovlen = 2;

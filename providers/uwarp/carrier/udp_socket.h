@@ -60,9 +60,9 @@ class UdpSocket {
   ssize_t receive(std::span<std::byte> buffer, UdpPath& path);
   /// Bytes sent or a negative errno.
   ssize_t send(std::span<const std::byte> bytes, const UdpPath& path);
-  /// Several datagrams of a connected socket, `mark` in front of each: how many were sent, or a
+  /// Several datagrams of a connected socket, `magic` in front of each: how many were sent, or a
   /// negative errno for none.
-  ssize_t send_each(std::span<const std::byte> mark, std::span<const iovec> datagrams);
+  ssize_t send_each(std::span<const std::byte> magic, std::span<const iovec> datagrams);
   /// Waits until there is room to send. False: there was none within `timeout_ms`.
   bool wait_for_space(int timeout_ms);
   ssize_t send(std::span<const std::byte> bytes) {

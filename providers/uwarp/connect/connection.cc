@@ -21,7 +21,7 @@
 #include "os/pull_cost.h"
 #include "os/same_user.h"
 #include "protocol/mpa/fpdu.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 
 namespace uwarp {
 
@@ -491,7 +491,7 @@ void Connection::offer_carrier(Turn& turn) {
     if (endpoint_->qp().peer_has_spoken()) log_reason(remote_, "it is no uwarp");
     return;
   }
-  if (!open_mailbox(random_word() & CarrierMark::kValueMask)) return;
+  if (!open_mailbox(random_word() & CarrierWrite::kValueMask)) return;
   endpoint_->qp().offer_mailbox(mailbox_->name(), mailbox_->number());
   turn.pump = true;
 }

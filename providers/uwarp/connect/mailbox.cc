@@ -18,7 +18,7 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "os/raw_call.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 
 namespace uwarp {
 namespace {
@@ -98,7 +98,7 @@ int Mailbox::bind() {
   if (made < 0) return static_cast<int>(-made);
   fd_ = EngineFd(static_cast<int>(made));
   const int on = 1;
-  name_ = random_word() & CarrierMark::kValueMask;
+  name_ = random_word() & CarrierWrite::kValueMask;
   const Address address(name_);
   int error = raw_status(SYS_setsockopt, fd_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   if (error == 0) error = let_in_only(fd_.get(), number_);

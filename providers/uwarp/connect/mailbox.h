@@ -54,7 +54,7 @@ class Mailbox final : public Source, public Errand {
     Errands& errands;
   };
 
-  /// `number`: CarrierMark::kValueMask. Errors: EMFILE, ENOMEM, EACCES where a sandbox forbids
+  /// `number`: CarrierWrite::kValueMask. Errors: EMFILE, ENOMEM, EACCES where a sandbox forbids
   /// it...
   static Result<std::shared_ptr<Mailbox>> open(const Shared& shared, uint64_t number,
                                                std::weak_ptr<Owner> owner);

@@ -35,13 +35,13 @@ void refuse(Connection& request, RendezvousVerdict verdict) try {
 namespace {
 
 /// ASCII "uWRV": tells a rendezvous from anything else that dials the port.
-constexpr uint32_t kMark = 0x75575256;
+constexpr uint32_t kMagic = 0x75575256;
 
 }  // namespace
 
 std::vector<std::byte> RendezvousCall::encode() const {
   std::vector<std::byte> bytes(kWireSize);
-  store_be32(&bytes[0], kMark);
+  store_be32(&bytes[0], kMagic);
   bytes[4] = std::byte{kRendezvousVersion};
   bytes[5] = static_cast<std::byte>(transport);
   store_be32(&bytes[8], source.value);
@@ -53,7 +53,7 @@ std::vector<std::byte> RendezvousCall::encode() const {
 
 std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> bytes) {
   // Later versions may be longer; they say by their number whether this one understands them.
-  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMark ||
+  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMagic ||
       bytes[4] != std::byte{kRendezvousVersion})
     return std::nullopt;
   RendezvousCall call;
@@ -67,7 +67,7 @@ std::optional<RendezvousCall> RendezvousCall::decode(std::span<const std::byte> 
 
 std::vector<std::byte> RendezvousAnswer::encode() const {
   std::vector<std::byte> bytes(kWireSize);
-  store_be32(&bytes[0], kMark);
+  store_be32(&bytes[0], kMagic);
   bytes[4] = std::byte{kRendezvousVersion};
   bytes[5] = static_cast<std::byte>(verdict);
   store_be32(&bytes[8], capabilities);
@@ -75,7 +75,7 @@ std::vector<std::byte> RendezvousAnswer::encode() const {
 }
 
 std::optional<RendezvousAnswer> RendezvousAnswer::decode(std::span<const std::byte> bytes) {
-  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMark) return std::nullopt;
+  if (bytes.size() < kWireSize || load_be32(&bytes[0]) != kMagic) return std::nullopt;
   RendezvousAnswer answer;
   answer.verdict = static_cast<RendezvousVerdict>(bytes[5]);
   answer.capabilities = load_be32(&bytes[8]);

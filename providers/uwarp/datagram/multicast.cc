@@ -13,7 +13,7 @@
 #include "datagram/datagram_endpoint.h"
 #include "os/output_file.h"
 #include "protocol/wire/global_route_header.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 
 namespace uwarp {
 
@@ -83,7 +83,7 @@ size_t MulticastGroup::attached() const {
 }
 
 bool MulticastGroup::ready(uint32_t /*events*/) {
-  std::byte bytes[kMulticastMark.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
+  std::byte bytes[kMulticastMagic.size() + DatagramHeader::kWireSize + kMaxDatagramBytes];
   UdpPath path;
   const Lock guard(mutex_);
   for (int i = 0; i < kMulticastsPerPass; ++i) {
@@ -102,7 +102,7 @@ void MulticastGroup::received(std::span<const std::byte> bytes, const UdpPath& p
     static CollapsedLog log;
     log.event("multicast: %s is not in UWARP_ALLOW", from.to_string().c_str());
   }
-  const auto datagram = behind_multicast_mark(bytes);
+  const auto datagram = behind_multicast_magic(bytes);
   if (!allowed || !datagram || datagram->size() < DatagramHeader::kWireSize) return;
   const DatagramHeader header = DatagramHeader::decode(datagram->data());
   const auto payload = datagram->subspan(DatagramHeader::kWireSize);
@@ -261,7 +261,7 @@ bool MulticastPath::send(const Frame& frame) {
 
 bool MulticastPath::send(std::span<const iovec> datagrams) {
   while (!datagrams.empty()) {
-    const ssize_t sent = socket_.send_each(kMulticastMark, datagrams);
+    const ssize_t sent = socket_.send_each(kMulticastMagic, datagrams);
     if (sent == -EAGAIN) {
       if (!socket_.wait_for_space(kMostPatienceMs)) return false;
       continue;

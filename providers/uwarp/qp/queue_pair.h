@@ -139,14 +139,14 @@ class QueuePair {
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
   /// Says something to a peer on this host; the caller pumps.
-  void say_to_peer(StreamState::MarkDue what) {
-    stream_.marks_due.fetch_or(what, std::memory_order_release);
+  void say_to_peer(StreamState::ControlWriteDue what) {
+    stream_.control_writes_due.fetch_or(what, std::memory_order_release);
   }
   /// Says where the peer may send a letter about shared memory, and what that begins with.
   void offer_mailbox(uint64_t name, uint64_t letter_number) {
     stream_.mailbox = name;
     stream_.letter_number = letter_number;
-    stream_.marks_due.fetch_or(StreamState::kMailboxDue | StreamState::kNumberDue,
+    stream_.control_writes_due.fetch_or(StreamState::kMailboxDue | StreamState::kNumberDue,
                                std::memory_order_release);
   }
   uint64_t peer_mailbox() const { return stream_.peer_mailbox; }

@@ -26,7 +26,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);
   answer_due.store(false, std::memory_order_relaxed);
   nudge_due.store(new_config.nudge_first_fpdu, std::memory_order_relaxed);
-  marks_due.store(0, std::memory_order_relaxed);
+  control_writes_due.store(0, std::memory_order_relaxed);
   silent.store(false, std::memory_order_relaxed);
   lost.store(false, std::memory_order_relaxed);
   running.store(true, std::memory_order_release);

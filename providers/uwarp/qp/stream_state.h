@@ -196,7 +196,7 @@ class StreamState {
   }
   /// Receive completions say which Sends of ours they follow: between uwarps whose Sends wait for
   /// acknowledgements.
-  bool marks_deliveries(const QpConfig& qp) const {
+  bool reports_deliveries(const QpConfig& qp) const {
     return qp.acknowledged && peer_is_uwarp.load(std::memory_order_relaxed);
   }
 
@@ -219,7 +219,7 @@ class StreamState {
   /// The last message on queue 0 whose receive completion has been stored here, or is the next to
   /// be (XRC).
   std::atomic<uint32_t> delivered{0};
-  /// What the peer has said of ours: the MSN of DeliveredMark, and kNextWaits.
+  /// What the peer has said of ours: the MSN of DeliveredWrite, and kNextWaits.
   std::atomic<uint64_t> peer_delivered{0};
   static constexpr uint64_t kNextWaits = uint64_t{1} << 32;
   std::atomic<bool> running{false};        // a stream is attached
@@ -227,11 +227,11 @@ class StreamState {
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
   std::atomic<bool> answer_due{false};     // owe the magic's answer
   std::atomic<bool> nudge_due{false};      // a zero-length Write is due if nothing else is sent
-  // What is to be said to the peer: that a message waits for a receive (DeliveredMark), and what
-  // concerns peers on the same host (CarrierMark); and what it has said. The values are set before
+  // What is to be said to the peer: that a message waits for a receive (DeliveredWrite), and what
+  // concerns peers on the same host (CarrierWrite); and what it has said. The values are set before
   // their bit, and read by the side that it is for.
-  enum MarkDue : uint32_t { kMailboxDue = 1, kNumberDue = 2, kSwitchDue = 4, kWaitDue = 8 };
-  std::atomic<uint32_t> marks_due{0};
+  enum ControlWriteDue : uint32_t { kMailboxDue = 1, kNumberDue = 2, kSwitchDue = 4, kWaitDue = 8 };
+  std::atomic<uint32_t> control_writes_due{0};
   uint64_t mailbox = 0, letter_number = 0;            // of ours, to be offered
   uint64_t peer_mailbox = 0, peer_letter_number = 0;  // that it has offered
   std::atomic<bool> establish_event{false};           // the first FPDU raises kCommEstablished

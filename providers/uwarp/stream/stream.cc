@@ -254,16 +254,16 @@ bool Stream::still_full() {
 void Stream::transmit_soon() {
   std::shared_ptr<StreamOwner> timed;
   const AfterTurn after = waiting_.announce(qp_.transmit_side(), attached_, [&](uint8_t senders) {
-    if ((senders & WaitingMarks::kGroup) != 0) groups_[0]->add_waiting(*this);
-    if ((senders & WaitingMarks::kSecondGroup) != 0) groups_[1]->add_waiting(*this);
-    if ((senders & WaitingMarks::kTimer) != 0) timed = owner_->shared_owner();
+    if ((senders & WaitingFlags::kGroup) != 0) groups_[0]->add_waiting(*this);
+    if ((senders & WaitingFlags::kSecondGroup) != 0) groups_[1]->add_waiting(*this);
+    if ((senders & WaitingFlags::kTimer) != 0) timed = owner_->shared_owner();
   });
   if (timed != nullptr) timed->transmit_before_long();
   if (after == AfterTurn::kLookAgain) transmit();
 }
 
 void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
-  waiting_.take(&group == groups_[1] ? WaitingMarks::kSecondGroup : WaitingMarks::kGroup);
+  waiting_.take(&group == groups_[1] ? WaitingFlags::kSecondGroup : WaitingFlags::kGroup);
   if (full()) return;
   pace_.waited(span_ns);
   transmit_turns(notice);
@@ -273,7 +273,7 @@ void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
 // Nothing is received: that would wait for the thread that is sending, over whose call the kernel
 // locks the socket.
 void Stream::transmit_overdue() {
-  if ((waiting_.take(WaitingMarks::kTimer) & WaitingMarks::kGroup) != 0) pace_.waited(span_ns);
+  if ((waiting_.take(WaitingFlags::kTimer) & WaitingFlags::kGroup) != 0) pace_.waited(span_ns);
   if (!full()) transmit();
 }
 

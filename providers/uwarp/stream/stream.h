@@ -317,7 +317,7 @@ class Stream {
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};
-  WaitingMarks waiting_;
+  WaitingFlags waiting_;
   std::atomic<bool> full_{false};            // the last send call found no room
   std::atomic<bool> sends_large_{false};     // ... for mostly large messages
   std::atomic<bool> receives_large_{false};  // such a message came last

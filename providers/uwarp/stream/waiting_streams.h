@@ -20,31 +20,31 @@ namespace uwarp {
 /// A stream's half: which senders know that something waits. A sender is marked by the holder of
 /// the transmit side, and clears its mark before it looks at what has been posted: so it sees the
 /// post, or the post finds its mark cleared.
-class WaitingMarks {
+class WaitingFlags {
  public:
   /// Senders, as bits.
   enum : uint8_t { kGroup = 1, kSecondGroup = 2, kTimer = 4, kAll = 7 };
 
   /// Before the stream is attached; no sender knows of anything.
   void reset(bool second_group) {
-    marks_.store(second_group ? 0 : kSecondGroup, std::memory_order_relaxed);
+    flags_.store(second_group ? 0 : kSecondGroup, std::memory_order_relaxed);
   }
   /// After a post. Senders that do not know of it yet are marked and given to `notify`, under the
   /// transmit side, if `attached` is true there. kLookAgain: the caller has to transmit.
   template <class Attached, class Notify>
   AfterTurn announce(HandoffLock& transmit_side, const Attached& attached, Notify&& notify) {
-    if (marks_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]
+    if (flags_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]
       return AfterTurn::kNothing;
     auto turn = transmit_side.begin();
     if (!turn) return AfterTurn::kNothing;  // the thread that has it sends this too
-    if (attached) notify(static_cast<uint8_t>(kAll & ~marks_.fetch_or(kAll)));
+    if (attached) notify(static_cast<uint8_t>(kAll & ~flags_.fetch_or(kAll)));
     return turn.end();
   }
   /// For a sender, before it transmits. Returns the marks of all as they were.
-  uint8_t take(uint8_t sender) { return marks_.fetch_and(static_cast<uint8_t>(~sender)); }
+  uint8_t take(uint8_t sender) { return flags_.fetch_and(static_cast<uint8_t>(~sender)); }
 
  private:
-  Atomic<uint8_t> marks_{0};
+  Atomic<uint8_t> flags_{0};
 };
 
 /// A poll group's half: its streams, and those of them that have something that waits. `Stream`

@@ -23,7 +23,7 @@
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "protocol/mpa/fpdu.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 #include "unit/connect/node.h"
 #include "unit/one_core.h"
 
@@ -1009,10 +1009,10 @@ TEST_F(HandMadeResponder, SharedMemoryIsOfferedToAPeerThatShowsItselfLate) {
     ASSERT_EQ(length.size(), 2u) << "nothing was offered";
     const std::string fpdu = length + peer.read(fpdu_size(load_be16(length.data())) - 2);
     if ((fpdu[3] & 0x0f) != 0 || fpdu.size() != 20) continue;  // no empty Write
-    const auto mark = CarrierMark::decode(
+    const auto mark = CarrierWrite::decode(
         TaggedHeader::decode(reinterpret_cast<const std::byte*>(fpdu.data()) + kFpduLengthSize));
-    mailbox |= mark && mark->kind == CarrierMark::Kind::kMailbox;
-    number |= mark && mark->kind == CarrierMark::Kind::kNumber;
+    mailbox |= mark && mark->kind == CarrierWrite::Kind::kMailbox;
+    number |= mark && mark->kind == CarrierWrite::Kind::kNumber;
   }
 }
 

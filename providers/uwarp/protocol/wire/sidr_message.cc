@@ -11,7 +11,7 @@ namespace uwarp {
 namespace {
 
 /// ASCII "uSDR": tells these messages from anything else that comes to a UDP port.
-constexpr uint32_t kSidrMark = 0x75534452;
+constexpr uint32_t kSidrMagic = 0x75534452;
 
 enum class SidrKind : uint8_t { kRequest = 1, kReply = 2 };
 
@@ -29,7 +29,7 @@ constexpr size_t kAtData = 32;
 
 void put_head(std::byte* at, SidrKind kind, uint64_t transaction,
               std::span<const std::byte> private_data) {
-  store_be32(at, kSidrMark);
+  store_be32(at, kSidrMagic);
   at[kAtVersion] = std::byte{kSidrVersion};
   at[kAtKind] = static_cast<std::byte>(kind);
   at[kAtDataLength] = static_cast<std::byte>(private_data.size());
@@ -38,7 +38,7 @@ void put_head(std::byte* at, SidrKind kind, uint64_t transaction,
 }
 
 bool is_message(std::span<const std::byte> bytes, SidrKind kind, size_t least) {
-  return bytes.size() >= least && load_be32(bytes.data()) == kSidrMark &&
+  return bytes.size() >= least && load_be32(bytes.data()) == kSidrMagic &&
          bytes[kAtKind] == static_cast<std::byte>(kind);
 }
 

@@ -18,7 +18,7 @@ namespace uwarp {
 // How two uwarps on one host agree to leave TCP: zero-length Writes whose STag and Tagged Offset no
 // receiver checks (RFC 5040 5.1), so that a peer which does not know them ignores them. Described
 // in docs/wire.md.
-struct CarrierMark {
+struct CarrierWrite {
   enum class Kind : uint8_t {
     kMailbox,  // "A process that can reach this name may send me a letter about shared memory" ...
     kNumber,   // "... which begins with this number, for this stream"
@@ -38,10 +38,10 @@ struct CarrierMark {
     return kNames[static_cast<size_t>(kind)] << 48 | (value & kValueMask);
   }
   /// Of a Write that has no payload.
-  static std::optional<CarrierMark> decode(const TaggedHeader& header) {
+  static std::optional<CarrierWrite> decode(const TaggedHeader& header) {
     if (header.stag != kStag) return std::nullopt;
     for (const Kind kind : {Kind::kMailbox, Kind::kNumber, Kind::kSwitch}) {
-      const CarrierMark mark{kind, header.to & kValueMask};
+      const CarrierWrite mark{kind, header.to & kValueMask};
       if (mark.offset() == header.to) return mark;
     }
     return std::nullopt;
@@ -53,7 +53,7 @@ struct CarrierMark {
 // ignores it. Described in docs/wire.md.
 
 /// "All your messages on queue 0 up to this one have been delivered."
-struct DeliveredMark {
+struct DeliveredWrite {
   Msn msn;
   /// "... and the next one waits for a receive: all that came before it has been placed." What an
   /// RNR NAK of InfiniBand says; the answer to a Read behind that message cannot come now.
@@ -67,10 +67,10 @@ struct DeliveredMark {
 
   TaggedOffset offset() const { return (next_waits ? kWaitsOffset : kOffset) | msn.value; }
   /// Of a Write that has no payload.
-  static std::optional<DeliveredMark> decode(const TaggedHeader& header) {
+  static std::optional<DeliveredWrite> decode(const TaggedHeader& header) {
     const TaggedOffset kind = header.to & ~TaggedOffset{UINT32_MAX};
     if (header.stag != kStag || (kind != kOffset && kind != kWaitsOffset)) return std::nullopt;
-    return DeliveredMark{Msn{static_cast<uint32_t>(header.to)}, kind == kWaitsOffset};
+    return DeliveredWrite{Msn{static_cast<uint32_t>(header.to)}, kind == kWaitsOffset};
   }
 };
 
@@ -78,16 +78,16 @@ struct DeliveredMark {
 // docs/wire.md, "Multicast". No start-up settles a version there, and strangers may use the port.
 
 /// ASCII "uMC" and the version.
-inline constexpr std::array<std::byte, 4> kMulticastMark{std::byte{'u'}, std::byte{'M'},
+inline constexpr std::array<std::byte, 4> kMulticastMagic{std::byte{'u'}, std::byte{'M'},
                                                          std::byte{'C'}, std::byte{1}};
 
 /// What is behind the mark; nothing if there is none, or that of another version.
-inline std::optional<std::span<const std::byte>> behind_multicast_mark(
+inline std::optional<std::span<const std::byte>> behind_multicast_magic(
     std::span<const std::byte> bytes) {
-  if (bytes.size() < kMulticastMark.size() ||
-      !std::ranges::equal(bytes.first(kMulticastMark.size()), kMulticastMark))
+  if (bytes.size() < kMulticastMagic.size() ||
+      !std::ranges::equal(bytes.first(kMulticastMagic.size()), kMulticastMagic))
     return std::nullopt;
-  return bytes.subspan(kMulticastMark.size());
+  return bytes.subspan(kMulticastMagic.size());
 }
 
 // How two uwarps recognise each other on an rdma_cm connection: by STag and Tagged Offset of the

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "memory/place_last.h"
 #include "protocol/mpa/fpdu.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 #include "qp/receive_queue.h"
 
 namespace uwarp {
@@ -221,30 +221,30 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
     if (config.answer_magic || in_.config.acknowledged) in_.outcome |= kRxTransmitWanted;
   }
   if (config.may_leave_tcp && alone && in_.stream.peer_is_uwarp.load(std::memory_order_relaxed))
-    take_carrier_mark(header);
-  if (!in_.stream.marks_deliveries(in_.config)) [[likely]]
+    take_carrier_write(header);
+  if (!in_.stream.reports_deliveries(in_.config)) [[likely]]
     return;
-  if (const auto mark = DeliveredMark::decode(header)) {
+  if (const auto write = DeliveredWrite::decode(header)) {
     in_.stream.peer_delivered.store(
-        mark->msn.value | (mark->next_waits ? StreamState::kNextWaits : 0),
+        write->msn.value | (write->next_waits ? StreamState::kNextWaits : 0),
         std::memory_order_release);
     order_.note_acknowledged();
     in_.outcome |= kRxTransmitWanted;
   }
 }
 
-void InboundWrites::take_carrier_mark(const TaggedHeader& header) {
-  const auto mark = CarrierMark::decode(header);
-  if (!mark) return;
-  switch (mark->kind) {
-    case CarrierMark::Kind::kMailbox:
-      in_.stream.peer_mailbox = mark->value;
+void InboundWrites::take_carrier_write(const TaggedHeader& header) {
+  const auto write = CarrierWrite::decode(header);
+  if (!write) return;
+  switch (write->kind) {
+    case CarrierWrite::Kind::kMailbox:
+      in_.stream.peer_mailbox = write->value;
       break;
-    case CarrierMark::Kind::kNumber:
-      in_.stream.peer_letter_number = mark->value;
+    case CarrierWrite::Kind::kNumber:
+      in_.stream.peer_letter_number = write->value;
       in_.outcome |= kRxOffer;
       break;
-    case CarrierMark::Kind::kSwitch:
+    case CarrierWrite::Kind::kSwitch:
       in_.when_whole = kRxSwitch;  // the trailer still comes by the old carrier
       break;
   }
@@ -438,8 +438,8 @@ bool InboundMessages::block_rnr() {
   place_in_line_.block_rnr();
   in_.counters.held.add(1);
   in_.outcome |= kRxRnrBlocked;
-  if (in_.stream.marks_deliveries(in_.config)) {
-    in_.stream.marks_due.fetch_or(StreamState::kWaitDue, std::memory_order_release);
+  if (in_.stream.reports_deliveries(in_.config)) {
+    in_.stream.control_writes_due.fetch_or(StreamState::kWaitDue, std::memory_order_release);
     in_.outcome |= kRxTransmitWanted;
   }
   return false;
@@ -571,7 +571,7 @@ void InboundMessages::fail_immediate() {
   const auto control = static_cast<uint8_t>(in_.segment.header[1]);
   const bool marked = in_.segment.opcode == RdmapOpcode::kWrite &&
                       RdmapControl::ImmediateBit::test(control) &&
-                      in_.stream.marks_deliveries(in_.config);
+                      in_.stream.reports_deliveries(in_.config);
   // Which shared queue the Immediate Data of an XRC message would have named is not known.
   if (!marked || taken_ || is_xrc(in_.config.transport) || !place_in_line_.take(receive_)) return;
   taken_ = true;

@@ -330,7 +330,7 @@ class InboundWrites {
     return in_.config.regions->remote(stag, offset, size, kAccessRemoteWrite,
                                       in_.stream.peer(in_.config.domain), place);
   }
-  [[gnu::noinline, gnu::cold]] void take_carrier_mark(const TaggedHeader& header);
+  [[gnu::noinline, gnu::cold]] void take_carrier_write(const TaggedHeader& header);
   [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
 };
 

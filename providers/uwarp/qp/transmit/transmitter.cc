@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "protocol/rdmap/segment_rules.h"
-#include "protocol/wire/uwarp_marks.h"
+#include "protocol/wire/control_writes.h"
 
 namespace uwarp {
 
@@ -116,7 +116,7 @@ bool Transmitter::wanted() const {
   return !idle() || !stream_.inbound.empty() ||
          stream_.answer_due.load(std::memory_order_relaxed) ||
          stream_.nudge_due.load(std::memory_order_relaxed) ||
-         stream_.marks_due.load(std::memory_order_relaxed) != 0 ||
+         stream_.control_writes_due.load(std::memory_order_relaxed) != 0 ||
          (stream_.failed() && !finished());
 }
 
@@ -149,9 +149,9 @@ bool Transmitter::begin_next() {
     append_empty_write(stream_.config.magic_stag, stream_.config.magic_offset);
     return true;
   }
-  if (const uint32_t due = stream_.marks_due.load(std::memory_order_acquire);
+  if (const uint32_t due = stream_.control_writes_due.load(std::memory_order_acquire);
       due != 0 && !stream_.lost.load(std::memory_order_relaxed)) [[unlikely]]
-    return emit_mark(due);
+    return emit_control_write(due);
   const bool response = !stream_.inbound.empty();
   bool request = request_ready();
   if (config_.script != nullptr) [[unlikely]] {
@@ -171,7 +171,7 @@ bool Transmitter::begin_next() {
     begin_answer();
   } else if (request && config_.acknowledged && takes_receive(queue_.at(queue_.started()).opcode) &&
              delivery_due()) [[unlikely]] {
-    emit_delivered_mark();
+    emit_delivered_write();
   } else if (request) {
     response_turn_ = true;
     if (stream_.remote != nullptr && direct_.worth_trying(batch_.empty())) [[unlikely]] {
@@ -185,7 +185,7 @@ bool Transmitter::begin_next() {
     fail_request(queue_.started(), *std::exchange(fault_, std::nullopt));
   } else if (config_.transport == Transport::kXrcReceive && delivery_due()) {
     // The Read that asks for it has not come yet, and the message is about to complete.
-    emit_delivered_mark();
+    emit_delivered_write();
   } else if (queue_.waiting() && must_ask_peer()) {
     emit_empty_read(0);
   } else if (stream_.nudge_due.load(std::memory_order_relaxed) && batch_.built_position() != 0) {
@@ -199,24 +199,24 @@ bool Transmitter::begin_next() {
 }
 
 // Behind that of the switch nothing may go before the carrier has been changed.
-bool Transmitter::emit_mark(uint32_t due) {
-  const auto take = [&](StreamState::MarkDue bit) {
+bool Transmitter::emit_control_write(uint32_t due) {
+  const auto take = [&](StreamState::ControlWriteDue bit) {
     if ((due & bit) == 0) return false;
-    stream_.marks_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
+    stream_.control_writes_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
     return true;
   };
   if (take(StreamState::kWaitDue)) {
-    emit_delivered_mark(true);
+    emit_delivered_write(true);
     return true;
   }
-  CarrierMark mark{CarrierMark::Kind::kSwitch};
+  CarrierWrite write{CarrierWrite::Kind::kSwitch};
   if (take(StreamState::kMailboxDue))
-    mark = {CarrierMark::Kind::kMailbox, stream_.mailbox};
+    write = {CarrierWrite::Kind::kMailbox, stream_.mailbox};
   else if (take(StreamState::kNumberDue))
-    mark = {CarrierMark::Kind::kNumber, stream_.letter_number};
+    write = {CarrierWrite::Kind::kNumber, stream_.letter_number};
   else
     switching_ = take(StreamState::kSwitchDue);
-  append_empty_write(CarrierMark::kStag, mark.offset());
+  append_empty_write(CarrierWrite::kStag, write.offset());
   return true;
 }
 
@@ -503,7 +503,7 @@ bool Transmitter::append_segment() {
   const bool write = is_write(wqe.opcode);
   const Segment segment = next_segment(write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
   // Of a Write that is refused the receive fails that its Immediate Data would have taken.
-  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.marks_deliveries(config_);
+  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.reports_deliveries(config_);
   const uint8_t control =
       make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
   if (payload_.revoked()) [[unlikely]]
@@ -588,9 +588,9 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
 
 // ---- Answers
 
-void Transmitter::emit_delivered_mark(bool next_waits) {
+void Transmitter::emit_delivered_write(bool next_waits) {
   reported_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
-  append_empty_write(DeliveredMark::kStag, DeliveredMark{reported_delivered_, next_waits}.offset());
+  append_empty_write(DeliveredWrite::kStag, DeliveredWrite{reported_delivered_, next_waits}.offset());
 }
 
 // In the order of the requests. RFC 5040-5.2.1-h/k/o, 5040-5.5-12/17/20, 7306-5.4-8/9.
@@ -757,7 +757,7 @@ void Transmitter::settle(bool peer_done, bool cut) {
 void Transmitter::lose() {
   assert(stream_.mine.transmit());
   withdraw();
-  stream_.marks_due.store(0, std::memory_order_relaxed);
+  stream_.control_writes_due.store(0, std::memory_order_relaxed);
   switching_ = false;
   batch_.drop();
   open_ = Open::kNothing;

@@ -161,7 +161,7 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
   [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
-  [[gnu::noinline, gnu::cold]] bool emit_mark(uint32_t due);
+  [[gnu::noinline, gnu::cold]] bool emit_control_write(uint32_t due);
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();
   bool acknowledgement_due(bool request) const {
@@ -245,10 +245,10 @@ class Transmitter {
   /// The peer is to be told what has been delivered here before it sees a message that takes a
   /// receive.
   bool delivery_due() const {
-    return stream_.marks_deliveries(config_) &&
+    return stream_.reports_deliveries(config_) &&
            stream_.delivered.load(std::memory_order_acquire) != reported_delivered_.value;
   }
-  [[gnu::noinline]] void emit_delivered_mark(bool next_waits = false);
+  [[gnu::noinline]] void emit_delivered_write(bool next_waits = false);
 
   // ---- The end
   void drop_batch();

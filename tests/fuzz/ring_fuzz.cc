@@ -158,7 +158,7 @@ class Rings {
 
   // ---- The other side when it is correct. What it has spoilt misleads it too.
   void write_record() {
-    if (!writer_->look()) return;
+    if (!writer_->poll()) return;
     const uint32_t fits = writer_->room(static_cast<uint32_t>(some_size()));
     if (fits == 0) return;
     last_record_ = static_cast<size_t>(writer_->place() - base_) - kRingStep;
@@ -166,7 +166,7 @@ class Rings {
     (void)writer_->publish();
   }
   void write_place() {
-    if (!writer_->look()) return;
+    if (!writer_->poll()) return;
     static const std::vector<std::byte> text(70'000, std::byte{0x55});
     const bool there = (script_.next() & 7) != 0;
     const void* const at = there ? text.data() : reinterpret_cast<const void*>(uintptr_t{kPage});

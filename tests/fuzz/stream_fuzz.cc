@@ -251,7 +251,7 @@ class Stream {
   }
   bool receive() {
     bool moved = false;
-    while (!arrived_.empty() && (!qp().receiver().rnr_blocked() || qp().receiver().looks_ahead())) {
+    while (!arrived_.empty() && (!qp().receiver().rnr_blocked() || qp().receiver().reads_ahead())) {
       const auto lock = qp().receive_side().lock_exclusive();
       const auto window = qp().receiver().window(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;

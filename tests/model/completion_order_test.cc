@@ -64,7 +64,7 @@ struct Answers : Scenario {
         if (completes == Completes::kAcknowledged) sender.acknowledged.store(answer);
         if (completes == Completes::kRead) sender.read.store(answer);
         if (completes != Completes::kWithKernel) order.note_acknowledged();
-        const bool again = order.complete_sent() == AfterTurn::kLookAgain;
+        const bool again = order.complete_sent() == AfterTurn::kCheckAgain;
         check(sender.completed.load() >= answer, "an answer comes before what it answers");
         if (again && fault != OrderFault::kDropsTheEnd) transmit();
       }

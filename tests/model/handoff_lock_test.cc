@@ -166,7 +166,7 @@ struct Thrower : Scenario {
     if (posted.peek() == 0) return;
     auto turn = side.try_begin();
     check(bool{turn}, "taken");
-    check(turn.end() == AfterTurn::kLookAgain, "the mark is lost");
+    check(turn.end() == AfterTurn::kCheckAgain, "the mark is lost");
   }
   Side side;
   Atomic<int> posted{0};

@@ -52,8 +52,8 @@
 //
 // Mutant keeps_it_quiet: progress/presence.h progress/epoll_muted_sources.h
 // progress/epoll_muted_sources.cc
-// - if (!source.looked_at() || !add(source)) source.unmute();
-// + if (!source.looked_at()) source.unmute();
+// - if (!source.polled_since() || !add(source)) source.unmute();
+// + if (!source.polled_since()) source.unmute();
 #include "mutants/presence_test.h"
 
 namespace uwarp::model {
@@ -301,7 +301,7 @@ TEST(Presence, TheHelperFollowsAPoller) {
 /// A socket: while it is quiet, epoll does not report its data. Its lock is that of a side.
 struct Socket : Source {
   bool ready(uint32_t) override { return false; }
-  bool looked_at() override { return looks.exchange(0) != 0; }
+  bool polled_since() override { return looks.exchange(0) != 0; }
   void unmute() override {
     const std::lock_guard guard(side);
     quiet.store(false);

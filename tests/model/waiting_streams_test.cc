@@ -34,7 +34,7 @@ struct ModelStream {
       if ((senders & Marks::kGroup) != 0) group.add_waiting(*this);
       if ((senders & Marks::kTimer) != 0) timer.store(true);
     });
-    if (after == AfterTurn::kLookAgain) transmit();
+    if (after == AfterTurn::kCheckAgain) transmit();
   }
   void transmit_waiting() {
     alive.touch("stream");

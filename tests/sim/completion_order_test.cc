@@ -270,7 +270,7 @@ TEST(CompletionOrder, WaitsForTheThreadThatTransmits) {
   EXPECT_TRUE(end.receives().empty());
   EXPECT_FALSE(end.qp->transmit_side().begin());
   end.qp->transmitter().sent(size);
-  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
+  EXPECT_EQ(turn.end(), AfterTurn::kCheckAgain);
   receiver.join();
   EXPECT_EQ(end.sends().size(), 1u);
   EXPECT_EQ(end.receives().size(), 1u);

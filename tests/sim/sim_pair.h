@@ -222,7 +222,7 @@ class Pair {
     }
     end.complete_kept();
     moved |= end.resume();
-    const bool reads = !end.qp->receiver().rnr_blocked() || end.qp->receiver().looks_ahead();
+    const bool reads = !end.qp->receiver().rnr_blocked() || end.qp->receiver().reads_ahead();
     if (reads && !in.bytes.empty()) {
       const auto lock = end.qp->receive_side().lock_exclusive();
       auto window = end.qp->receiver().window(end.staging);

@@ -86,7 +86,7 @@ UWARP_FIGURE(uint64_t, kBytesPerPoll, 128 << 10);
 UWARP_FIGURE(uint32_t, kYieldsPerNap, 4);
 UWARP_FIGURE(uint64_t, kNapNs, 100'000);
 /// Polls between two looks whether another thread wants the core, each of two system calls.
-UWARP_FIGURE(uint32_t, kPollsPerLook, 1024);
+UWARP_FIGURE(uint32_t, kPollsPerCheck, 1024);
 /// Others want the core when the scheduler has taken it away for this time between two looks: the
 /// kernel's own work takes less. Time that was lost without a switch went to the host of a virtual
 /// machine, where giving way does not help.
@@ -122,7 +122,7 @@ UWARP_FIGURE(uint32_t, kFindsPerSpin, 64);
 UWARP_FIGURE(uint32_t, kMisses, 8);
 UWARP_FIGURE(uint64_t, kSoonNs, 250'000);
 /// As long as the thread's own core wakes it, it looks only at one of this many wake-ups.
-UWARP_FIGURE(uint32_t, kWakeUpsPerLook, 4);
+UWARP_FIGURE(uint32_t, kWakeUpsPerCheck, 4);
 /// Time slice of the helper thread: the shortest that the kernel grants.
 UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 
@@ -171,7 +171,7 @@ UWARP_FIGURE(uint32_t, kSentUntried, 256);
 
 /// Polls in vain after which a peer on this host that has not read what it was sent is woken
 /// (RingCarrier::nudge()); twice as many each time. Row: ib_write_lat 8 B, roce.
-UWARP_FIGURE(uint32_t, kLooksPerNudge, 256);
+UWARP_FIGURE(uint32_t, kPollsPerNudge, 256);
 
 // --- What the machine is like, measured once.
 

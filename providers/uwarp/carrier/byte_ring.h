@@ -47,7 +47,7 @@ class RingWriter {
       : control_(control), base_(base), size_(size) {}
 
   /// Reads how far the reader has come. False: its position is impossible.
-  bool look() {
+  bool poll() {
     const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_acquire));
     // In a generation that it has not seen it has read nothing.
     const uint32_t read = tail.generation == at_.generation ? tail.bytes : 0;
@@ -180,7 +180,7 @@ class RingReader {
       : control_(control), base_(base), size_(size) {}
 
   /// Something can be read. False also of a ring that is broken().
-  bool look() {
+  bool poll() {
     if (left_ != 0 || at_.bytes != end_) return true;
     const uint64_t head = control_.head.load(std::memory_order_seq_cst);
     if (head == head_) return false;
@@ -197,7 +197,7 @@ class RingReader {
   /// Begins the next record, unless one is under way. False: none there, or broken().
   bool begin() {
     while (left_ == 0) {
-      if (!look()) return false;
+      if (!poll()) return false;
       if (!take(record_at(base_ + offset()))) return false;
     }
     return true;
@@ -230,7 +230,7 @@ class RingReader {
   /// We are about to sleep until something comes. False: it has come.
   bool begin_sleep() {
     control_.reader_sleeps.store(1, std::memory_order_seq_cst);
-    return !look() && !broken_;
+    return !poll() && !broken_;
   }
   bool withdrawn() const { return control_.withdrawn.load(std::memory_order_acquire) != 0; }
 

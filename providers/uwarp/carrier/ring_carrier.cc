@@ -235,12 +235,12 @@ ssize_t RingCarrier::receive_to_end(std::span<const iovec> buffer, TcpSocket& tc
 
 bool RingCarrier::take_back() {
   tail_seen_.store(out_.tail.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  return look_back();
+  return poll_writer();
 }
 
 // False: the peer says what cannot be.
-bool RingCarrier::look_back() {
-  if (!writer_.look()) return false;
+bool RingCarrier::poll_writer() {
+  if (!writer_.poll()) return false;
   while (lent_count_ != 0 && writer_.has_read(lent_[first_lent_].end)) {
     first_lent_ = (first_lent_ + 1) % kMostLent;
     --lent_count_;
@@ -286,11 +286,11 @@ void RingCarrier::show() {
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
 ssize_t RingCarrier::write(std::span<const iovec> bytes) {
   if (writer_.keeps_to_first_page()) [[unlikely]]
-    (void)look_whether_trimmed();
+    (void)check_trimmed();
   if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
   size_t skip = written_ - given_;  // in the ring already
   bool full = false;
-  bool looked = false;
+  bool polled = false;
   size_t unshown = 0;
   for (size_t i = 0; i != bytes.size() && !full;) {
     if (skip >= bytes[i].iov_len) {
@@ -308,7 +308,7 @@ ssize_t RingCarrier::write(std::span<const iovec> bytes) {
       unshown = 0;
     }
     if (all) continue;
-    if (std::exchange(looked, true)) full = true;
+    if (std::exchange(polled, true)) full = true;
     if (!take_back()) return -EPROTO;
   }
   if (unshown != 0) show();
@@ -334,8 +334,8 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
 // The first page stays, so that the next message needs no page fault, and is written to meanwhile.
 bool RingCarrier::trim() {
   const uint64_t now = writer_.at().word();
-  if (std::exchange(rested_at_, now) != now || !look_back() || !writer_.at_rest()) return false;
-  if (writer_.keeps_to_first_page() && !look_whether_trimmed()) return true;
+  if (std::exchange(rested_at_, now) != now || !poll_writer() || !writer_.at_rest()) return false;
+  if (writer_.keeps_to_first_page() && !check_trimmed()) return true;
   if (!errands_.has_space()) return false;  // or the ring would be small for as long as others like
   const std::span<std::byte> used = writer_.take_used();
   if (used.size() <= RingWriter::kFirstPage) return true;
@@ -352,14 +352,14 @@ void RingCarrier::Parts::run() noexcept {
   bell.ring_here();
 }
 
-bool RingCarrier::look_whether_trimmed() {
+bool RingCarrier::check_trimmed() {
   if (!parts_->trimmed.exchange(false, std::memory_order_acq_rel)) return false;
   writer_.keep_to_first_page(false);
   return true;
 }
 
 size_t RingCarrier::give_back() {
-  if (withdrawn_ || lent_count_ == 0 || !look_back()) return 0;
+  if (withdrawn_ || lent_count_ == 0 || !poll_writer()) return 0;
   return static_cast<size_t>(given_back());
 }
 

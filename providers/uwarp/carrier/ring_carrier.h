@@ -144,9 +144,9 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   }
   size_t copy_in_use(const RemoteCopy& copy, uint32_t entry);
   bool take_back();
-  bool look_whether_trimmed();
+  bool check_trimmed();
   ssize_t take(std::span<const iovec> buffer);
-  bool look_back();
+  bool poll_writer();
   ssize_t write(std::span<const iovec> bytes);
   /// Lets the reader see what has been written, and wakes it if it sleeps.
   void show();

@@ -58,7 +58,7 @@ class ConnectedState {
   static constexpr uint64_t kFirstNudgeNs = 5'000'000;
   static constexpr uint64_t kLastNudgeNs = 512 * kFirstNudgeNs;
   /// Looks at a peer that owes acknowledgements, within its timeout.
-  static constexpr uint32_t kPeerLooks = 2;
+  static constexpr uint32_t kPeerChecks = 2;
   /// How long requests wait before they fail, if the peer has ended without a disconnect: as long
   /// as an adapter would repeat them, within these limits.
   static constexpr uint32_t kLeastSilenceMs = 100;
@@ -95,7 +95,7 @@ class ConnectedState {
   Deadline deadline() const {
     const auto of_phase = [](const auto& phase) { return phase.until; };
     return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, rnr_, fault_, post_,
-                     peer_look_, nudge_, rest_});
+                     peer_check_, nudge_, rest_});
   }
 
   Next on_events(const StreamEvents& events, uint64_t now_ns) {
@@ -108,7 +108,7 @@ class ConnectedState {
       }
       fault_ = {script->deadline_ns(now_ns)};
     }
-    if (events.began_to_send && !peer_look_) watch_peer(now_ns);
+    if (events.began_to_send && !peer_check_) watch_peer(now_ns);
     // The thread that read the first FPDU may come here later than one that has read the end.
     if (terms_.first_fpdu && qp().peer_has_spoken()) {
       terms_.first_fpdu = {};
@@ -178,7 +178,7 @@ class ConnectedState {
       end_stream(kind, next, now_ns);
       next.pump = true;  // requests that waited fail
     }
-    if (next.leave == Leave::kStay && peer_look_.take_passed(now_ns)) look_after_peer(next, now_ns);
+    if (next.leave == Leave::kStay && peer_check_.take_passed(now_ns)) check_peer(next, now_ns);
     if (next.leave == Leave::kStay && terms_.first_fpdu && terms_.first_fpdu.at_ns <= now_ns) {
       log_event("connection: start-up timed out");
       end(StreamEnd::kTimeout, next, now_ns);
@@ -230,20 +230,20 @@ class ConnectedState {
   auto& qp() const { return endpoint_->qp(); }
 
   void watch_peer(uint64_t now_ns) {
-    peer_look_ = {now_ns + terms_.peer_timeout_ms * kNsPerMs / kPeerLooks};
+    peer_check_ = {now_ns + terms_.peer_timeout_ms * kNsPerMs / kPeerChecks};
   }
 
   // A peer that a debugger has stopped takes nothing, but its TCP still answers. If its TCP is
   // silent too, although it owed an answer all the time, the peer is lost.
-  void look_after_peer(Next& next, uint64_t now_ns) {
+  void check_peer(Next& next, uint64_t now_ns) {
     endpoint_->stream().unwatch_peer();
     if (!socket_->owes_acknowledgement()) {
-      peer_looks_ = 0;
+      peer_checks_ = 0;
       return;
     }
-    if (peer_looks_ >= kPeerLooks && socket_->silent_for(terms_.peer_timeout_ms))
+    if (peer_checks_ >= kPeerChecks && socket_->silent_for(terms_.peer_timeout_ms))
       return end(StreamEnd::kTimeout, next, now_ns);
-    ++peer_looks_;
+    ++peer_checks_;
     watch_peer(now_ns);
   }
 
@@ -341,7 +341,7 @@ class ConnectedState {
   // stays attached: what is posted is lost.
   bool lose_peer(StreamEnd kind) {
     if (!terms_.unreliable || terms_.first_fpdu || in<Failing>() || qp().flush_due()) return false;
-    peer_look_ = {};
+    peer_check_ = {};
     if (qp().lose_peer(kind))
       log_event("qp %#x: end of the stream: %s; what is sent from now on is lost",
                 endpoint_->number().value, describe(kind));
@@ -406,11 +406,11 @@ class ConnectedState {
   Deadline rnr_;       // a receive must have been posted
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
-  Deadline peer_look_;  // the next look whether the peer acknowledges what was sent
+  Deadline peer_check_;  // the next look whether the peer acknowledges what was sent
   Deadline rest_;       // the next look whether the ring is unused
   Deadline nudge_;      // an empty Write goes to a peer that has sent nothing yet
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
-  uint32_t peer_looks_ = 0;  // at which it owed something, in a row
+  uint32_t peer_checks_ = 0;  // at which it owed something, in a row
 };
 
 }  // namespace uwarp

@@ -257,9 +257,9 @@ std::shared_ptr<Endpoint> Connection::open_endpoint() const NO_THREAD_SAFETY_ANA
   return open_ ? endpoint_ : nullptr;
 }
 
-bool Connection::look() {
+bool Connection::poll() {
   const auto endpoint = open_endpoint();
-  return endpoint != nullptr && endpoint->stream().look();
+  return endpoint != nullptr && endpoint->stream().poll();
 }
 
 int Connection::waker_core() {
@@ -276,9 +276,9 @@ void Connection::unmute() {
   if (const auto endpoint = open_endpoint()) endpoint->stream().unmute();
 }
 
-bool Connection::looked_at() {
+bool Connection::polled_since() {
   const auto endpoint = open_endpoint();
-  return endpoint != nullptr && endpoint->stream().looked_at();
+  return endpoint != nullptr && endpoint->stream().polled_since();
 }
 
 bool Connection::ready(uint32_t events) {

@@ -200,10 +200,10 @@ class Connection final : public Source,
 
   // Source.
   bool ready(uint32_t events) override;
-  bool look() override;
+  bool poll() override;
   int waker_core() override;
   void unmute() override;
-  bool looked_at() override;
+  bool polled_since() override;
   void deadline_passed() override;
   void out_of_memory() override;
 
@@ -262,7 +262,7 @@ class Connection final : public Source,
 
   // Start-up, active (connection_startup.cc).
   int dial(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
-  void look_at_tcp(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void check_tcp(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void send_request(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void read_reply(Turn& turn) REQUIRES(mutex_);
   void reply_accepted(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);

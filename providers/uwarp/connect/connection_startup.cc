@@ -86,11 +86,11 @@ int Connection::dial(Turn& turn, ActiveStartup& startup) {
   // programs with several (perftest -R -q) take the order in which they arrive for that in which
   // they were begun.
   const bool stands = address_length(socket_.tcp().remote_address()) != 0;
-  if (stands && !startup.options().rendezvous) look_at_tcp(turn, startup);
+  if (stands && !startup.options().rendezvous) check_tcp(turn, startup);
   return 0;
 }
 
-void Connection::look_at_tcp(Turn& turn, ActiveStartup& startup) {
+void Connection::check_tcp(Turn& turn, ActiveStartup& startup) {
   if (int error = socket_.tcp().take_error())
     return follow(turn, startup, startup.on_failed(error, now_ns()));
   // Writability before the connection stands is reported as EPOLLHUP, never as a peer address.
@@ -148,7 +148,7 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
 void Connection::edge(Turn& turn, ActiveStartup& startup, uint32_t events) {
   // A late edge of a socket that was refused finds a start-up that pauses.
   if (startup.dialling() && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
-    look_at_tcp(turn, startup);
+    check_tcp(turn, startup);
   if (active() != nullptr && active()->requesting()) send_request(turn, *active());
   read_reply(turn);
 }

@@ -67,7 +67,7 @@ void PromisedStreams::resume() {
 // A list of large messages is posted for milliseconds without a poll. Without the look the helper
 // thread would assume that no thread progresses, and take turns of the core on which the peer
 // receives.
-void Endpoint::look_after_sending(uint64_t bytes) {
+void Endpoint::receive_after_sending(uint64_t bytes) {
   context_.poller.poll_after_sending(*qp_.config().send_cq, stream_.pace().waiting_bytes() + bytes);
 }
 

@@ -137,7 +137,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
     if (stream_.pace().may_wait(span_ns, posted, qp_.awaits_answers()))
       return stream_.transmit_soon();
     stream_.transmit_posted();
-    if (posted.bytes >= tuning::kLargePostBytes) look_after_sending(posted.bytes);
+    if (posted.bytes >= tuning::kLargePostBytes) receive_after_sending(posted.bytes);
     stream_.pace().sent(span_ns());
   }
   /// Hot path: posts a receive. The caller calls receives_posted() after one or several of them.
@@ -191,7 +191,7 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
 
  private:
   int change(const ibv_qp_attr& attributes, int mask);
-  void look_after_sending(uint64_t bytes);
+  void receive_after_sending(uint64_t bytes);
   Endpoint(ConnectContext& context, const NetDevice& device, QpNumberLease place,
            const QpConfig& config);
   void receive_posted() override;

@@ -60,8 +60,8 @@ bool application_has_udp_port(uint16_t port) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
   // Some milliseconds at most, and only for a port that is taken.
-  constexpr rlim_t kMostLooked = 65'536;
-  const int end = static_cast<int>(std::min(files.rlim_cur, kMostLooked));
+  constexpr rlim_t kMostChecked = 65'536;
+  const int end = static_cast<int>(std::min(files.rlim_cur, kMostChecked));
   for (int fd = 0; fd < end; ++fd) {
     int type = 0;
     socklen_t length = sizeof type;

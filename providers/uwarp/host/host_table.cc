@@ -31,7 +31,7 @@ namespace {
 
 struct TreeState {
   SysfsTree tree{settings().host_sysfs};
-  CachedDeviceScan look;  ///< one listing of devices asks twice
+  CachedDeviceScan scan;  ///< one listing of devices asks twice
 };
 
 constinit ProcessOwn<TreeState> process_tree;
@@ -48,7 +48,7 @@ const char* sysfs_root(const char* wanted) {
   return guarded(
       [&] {
         TreeState& state = tree_state();
-        return state.tree.root(wanted, *state.look.devices());
+        return state.tree.root(wanted, *state.scan.devices());
       },
       static_cast<const char*>(nullptr));
 }

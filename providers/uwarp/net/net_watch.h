@@ -27,16 +27,16 @@ class CachedDeviceScan {
     const uint64_t now = now_ns();
     if (fresh(now)) return net_devices();
     auto devices = refresh_net_devices();
-    looked(now);
+    checked(now);
     return devices;
   }
 
   /// Whether the last scan, noted by looked(), is recent enough.
-  bool fresh(uint64_t now) const { return now - looked_ns_.load() < kFreshNs; }
-  void looked(uint64_t now) { looked_ns_.store(now); }
+  bool fresh(uint64_t now) const { return now - checked_ns_.load() < kFreshNs; }
+  void checked(uint64_t now) { checked_ns_.store(now); }
 
  private:
-  std::atomic<uint64_t> looked_ns_{0};
+  std::atomic<uint64_t> checked_ns_{0};
 };
 
 /// Called by the thread that progresses, one call at a time, without locks of the engine.

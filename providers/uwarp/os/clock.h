@@ -66,10 +66,10 @@ uint64_t cost_ns(Call call) {
   return least;
 }
 /// A look at the clock is a system call, or worse: not for every post.
-inline bool look_whether_clock_is_dear() noexcept {
+inline bool find_whether_clock_is_dear() noexcept {
   return cost_ns([] { (void)now_ns(); }) > tuning::kDearClockNs;
 }
-inline const bool clock_is_dear = look_whether_clock_is_dear();
+inline const bool clock_is_dear = find_whether_clock_is_dear();
 
 /// The clock for spans of microseconds on the hot path: now_ns(), or rough_ns() where that is dear.
 inline uint64_t span_ns() { return clock_is_dear ? rough_ns() : now_ns(); }

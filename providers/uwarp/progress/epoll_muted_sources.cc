@@ -37,7 +37,7 @@ void EpollMutedSources::end_idle() {
   take(taken);
   for (size_t i = 0; i < taken.count; ++i) {
     Source& source = *taken.sources[i];
-    if (!source.looked_at() || !add(source)) source.unmute();
+    if (!source.polled_since() || !add(source)) source.unmute();
   }
 }
 

@@ -107,7 +107,7 @@ bool HelperAffinity::woken(uint64_t now_ns, int own, int waker) {
   return true;
 }
 
-bool HelperAffinity::looks() { return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerLook == 0; }
+bool HelperAffinity::polls() { return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerCheck == 0; }
 
 void HelperAffinity::woken_from(int waker) {
   if (woken(now_ns(), sched_getcpu(), waker)) move_to(waker);
@@ -262,9 +262,9 @@ bool Progress::serve(const epoll_event* events, int count) {
   return true;
 }
 
-bool Progress::look_at_last() {
+bool Progress::poll_last() {
   const std::shared_ptr<Source> source = thread_own<LastServed>().source.lock();
-  return source != nullptr && notify(*source, [](Source& notified) { return notified.look(); });
+  return source != nullptr && notify(*source, [](Source& notified) { return notified.poll(); });
 }
 
 bool Progress::serve_revisits() {
@@ -360,7 +360,7 @@ void Progress::drain_wakeups() {
   (void)syscall(SYS_epoll_pwait, wakeups_fd_, events, kEventsPerPass, 0, nullptr, 0);
 }
 
-bool Progress::somebody_polls(Look& last) {
+bool Progress::somebody_polls(LastWait& last) {
   const uint32_t count = presence_.polls();
   const uint64_t now = now_ns();
   const uint32_t since_sleep = presence_.polls_that_count();
@@ -375,7 +375,7 @@ bool Progress::somebody_polls(Look& last) {
   return last.polled;
 }
 
-bool Progress::somebody_progresses(Look& last) {
+bool Progress::somebody_progresses(LastWait& last) {
   const bool driven = presence_.driven_since(last.drives);
   last.others = somebody_polls(last) || driven;
   return last.others;
@@ -406,7 +406,7 @@ int Progress::wait_armed(epoll_event* events) {
   return count;
 }
 
-void Progress::wait_disarmed(const Look& last) {
+void Progress::wait_disarmed(const LastWait& last) {
   // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
   bool rest = presence_.polls() == last.polls && presence_.begin_rest();
   // Behind begin_rest(), as revisit() looks for a driver that sleeps behind its entry.
@@ -437,17 +437,17 @@ void Progress::wait_disarmed(const Look& last) {
 // After traffic more is likely to come, and to wake this thread would cost the sender more than
 // this core is worth, if no other thread wants it. Where another thread progresses again, this one
 // is in its way: it takes turns of a core, and waits for the sockets that a sender keeps locked.
-int Progress::spin(epoll_event* events, Look& last) {
+int Progress::spin(epoll_event* events, LastWait& last) {
   if (woken_.exchange(false, std::memory_order_relaxed) || !helper_spin_.start()) return 0;
   uint32_t finds = 0;
-  for (uint32_t looks = 1;
-       finds < tuning::kFindsPerSpin && !stopping_.load() && !revisits_.waiting(); ++looks) {
-    const bool found = look_at_last();
+  for (uint32_t polls = 1;
+       finds < tuning::kFindsPerSpin && !stopping_.load() && !revisits_.waiting(); ++polls) {
+    const bool found = poll_last();
     if (found) {
       ++finds;
       helper_spin_.found();
     }
-    if (looks % tuning::kPollsPerEpoll != 0) continue;
+    if (polls % tuning::kPollsPerEpoll != 0) continue;
     const long count = syscall(SYS_epoll_pwait, epoll_fd_, events, kEventsPerPass, 0, nullptr, 0);
     if (count != 0) return static_cast<int>(count);
     if (somebody_progresses(last)) break;
@@ -467,11 +467,11 @@ int Progress::waker_core(Registration registration) {
   return source != nullptr ? source->waker_core() : -1;
 }
 
-void Progress::serve_armed(HelperAffinity& place, Look& last) {
+void Progress::serve_armed(HelperAffinity& place, LastWait& last) {
   epoll_event events[kEventsPerPass];
   place.sleeps(now_ns());
   int count = wait_armed(events);
-  if (count > 0 && place.looks()) place.woken_from(waker_core(events[0].data.u64));
+  if (count > 0 && place.polls()) place.woken_from(waker_core(events[0].data.u64));
   while (count > 0) {
     serve(events, count);
     serve_deadlines();
@@ -481,7 +481,7 @@ void Progress::serve_armed(HelperAffinity& place, Look& last) {
 }
 
 void Progress::helper_loop() {
-  Look last{.polls = presence_.polls(), .time_ns = now_ns()};
+  LastWait last{.polls = presence_.polls(), .time_ns = now_ns()};
   (void)presence_.driven_since(last.drives);
   HelperAffinity place;
   arm(true);
@@ -636,13 +636,13 @@ class Progress::Drive {
   int cancel_state_ = 0;
 };
 
-bool Progress::look_for(Awaited& awaited) {
+bool Progress::poll_for(Awaited& awaited) {
   auto& own = thread_own<std::optional<SpinBudget>>();
   SpinBudget& budget = own ? *own : own.emplace(uint64_t{settings().spin_us} * 1000);
   if (!budget.start()) return false;
-  for (uint32_t looks = 1;; ++looks) {
-    bool found = look_at_last();
-    const bool turn = looks % tuning::kPollsPerEpoll == 0;
+  for (uint32_t polls = 1;; ++polls) {
+    bool found = poll_last();
+    const bool turn = polls % tuning::kPollsPerEpoll == 0;
     if (turn) (void)pass(found);
     const bool arrived = (found || turn) && awaited.arrived();
     if (found || arrived) budget.found();
@@ -654,8 +654,8 @@ bool Progress::look_for(Awaited& awaited) {
 int Progress::drive(Awaited& awaited) {
   Drive drive(*this, awaited);
   while (drive.drives()) {
-    if (awaited.arrived() || look_for(awaited)) return 0;
-    Look last{.polls = presence_.polls(), .time_ns = now_ns()};
+    if (awaited.arrived() || poll_for(awaited)) return 0;
+    LastWait last{.polls = presence_.polls(), .time_ns = now_ns()};
     const int error = drive.sleep(awaited);
     if (error != EAGAIN) return error;
     // Another thread polls now. A thread that wakes up for each message would disturb it.

@@ -66,8 +66,8 @@ class SparingClock {
   /// counter that has gone back, on another core, asks for the clock as well.
   template <typename Clock>
   std::optional<uint64_t> reached(uint64_t when_ns, uint64_t rough_ns, Clock clock) {
-    const bool looked = clock_ns_ != 0;
-    if (looked && when_ns > clock_ns_ && rough_ns - rough_ns_ < (when_ns - clock_ns_) / kSlowness)
+    const bool read = clock_ns_ != 0;
+    if (read && when_ns > clock_ns_ && rough_ns - rough_ns_ < (when_ns - clock_ns_) / kSlowness)
       return std::nullopt;
     rough_ns_ = rough_ns;
     clock_ns_ = clock();
@@ -98,7 +98,7 @@ class HelperAffinity {
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
   /// The thread was woken. False: it is not worth a look which core woke it.
-  bool looks();
+  bool polls();
   /// It was woken from this core: moves it if that is due. It may run wherever it might before.
   void woken_from(int waker);
 
@@ -297,7 +297,7 @@ class Progress {
   bool is_helper() const;
 
   /// What a thread that watches the others saw when it looked last.
-  struct Look {
+  struct LastWait {
     uint32_t polls = 0;
     uint32_t drives = 0;
     uint64_t time_ns = 0;
@@ -310,17 +310,17 @@ class Progress {
   void do_last_work();
   void arm(bool on);
   int wait_armed(epoll_event* events);
-  void wait_disarmed(const Look& last);
-  int spin(epoll_event* events, Look& last);
-  bool look_at_last();
+  void wait_disarmed(const LastWait& last);
+  int spin(epoll_event* events, LastWait& last);
+  bool poll_last();
   int epoll_until(epoll_event* events, uint64_t until_ns);
-  bool somebody_polls(Look& last);
-  bool somebody_progresses(Look& last);
+  bool somebody_polls(LastWait& last);
+  bool somebody_progresses(LastWait& last);
   int waker_core(Registration registration);
-  void serve_armed(HelperAffinity& place, Look& last);
+  void serve_armed(HelperAffinity& place, LastWait& last);
   // Threads of the application that wait.
   class Drive;
-  bool look_for(Awaited& awaited);
+  bool poll_for(Awaited& awaited);
   /// pass(); `served` becomes true if epoll reported more than the wake-up. Sleeps until it reports
   /// something, for `wait_ns` at most.
   bool pass(bool& served, uint64_t wait_ns = 0);

@@ -46,7 +46,7 @@ class Source : public std::enable_shared_from_this<Source> {
 
   /// Serves what has come before epoll reports it. True if anything had. ready() is called for it
   /// all the same.
-  virtual bool look() { return false; }
+  virtual bool poll() { return false; }
 
   /// The core on which what came last was sent; negative: not known. By the helper thread.
   virtual int waker_core() { return -1; }
@@ -56,7 +56,7 @@ class Source : public std::enable_shared_from_this<Source> {
   virtual void unmute() {}
 
   /// A thread has looked at it since this was asked last. Called under a lock: must not block.
-  virtual bool looked_at() { return false; }
+  virtual bool polled_since() { return false; }
 
   /// The deadline set by Progress::set_deadline() has passed.
   virtual void deadline_passed() {}

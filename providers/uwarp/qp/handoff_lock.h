@@ -17,7 +17,7 @@ namespace uwarp {
 enum class [[nodiscard]] AfterTurn : bool{
     kNothing,
     /// A thread left a mark during the turn: there may be work that no thread has looked at.
-    kLookAgain,
+    kCheckAgain,
 };
 
 class HandoffLock {
@@ -42,7 +42,7 @@ class HandoffLock {
 
  public:
   /// The side, if true. end() is called where nothing is thrown; an exception gives the side back
-  /// and keeps the mark, so that the next turn ends with kLookAgain.
+  /// and keeps the mark, so that the next turn ends with kCheckAgain.
   class [[nodiscard]] Turn : public Holder {
    public:
     Turn(Turn&&) noexcept = default;
@@ -57,7 +57,7 @@ class HandoffLock {
       const uint32_t before = lock.state_.exchange(0, std::memory_order_acq_rel);
       if (before == kTaken) [[likely]]
         return AfterTurn::kNothing;
-      return lock.released(before) ? AfterTurn::kLookAgain : AfterTurn::kNothing;
+      return lock.released(before) ? AfterTurn::kCheckAgain : AfterTurn::kNothing;
     }
 
    private:

@@ -106,7 +106,7 @@ void QueuePair::to_sqd(bool notify) {
   const auto transmit = transmit_side_.lock_exclusive();
   stream_.drain.begin(notify);
   move_to(QpState::kSqd);
-  state() == QpState::kSqd ? transmitter_.completer().look_for_drain() : stream_.drain.forget();
+  state() == QpState::kSqd ? transmitter_.completer().check_drain() : stream_.drain.forget();
 }
 
 void QueuePair::drop_work(CompletionQueue::Drop completions) {
@@ -270,7 +270,7 @@ void QueuePair::quiesce(const MemoryRegion& region) {
 
 void QueuePair::region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke) {
   assert(transmit_side_.mine() && receive_side_.mine());
-  receiver_.look_up_again(region);
+  receiver_.resolve_again(region);
   if (!revoke) return;
   receiver_.quiesce(region);
   transmitter_.quiesce(region, old);

@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kConnectionEvents = 3;
 
 /// Peers send as many requests as they like to an address that is no device's.
-constinit CachedDeviceScan look_for_requests;
+constinit CachedDeviceScan request_scan;
 
 /// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
 uint8_t clamp_depth(uint16_t depth) {
@@ -400,7 +400,7 @@ void CmId::become_request(std::shared_ptr<CmConnection> request, const sockaddr_
   local_ = unmapped(from_tcp(local).value_or(local));
   remote_ = unmapped(remote);
   device_ = net_devices()->by_address(ip_of(local_));
-  if (device_ == nullptr) device_ = look_for_requests.devices()->by_address(ip_of(local_));
+  if (device_ == nullptr) device_ = request_scan.devices()->by_address(ip_of(local_));
   connection_ = std::move(request);
   reservation_ = std::move(reservation);
   state_ = CmIdState::kRequest;

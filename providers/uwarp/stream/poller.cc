@@ -16,7 +16,7 @@ CpuContention::Reading CpuContention::read() {
   return {now_ns(), thread_run_ns(), thread_switches().value_or(0)};
 }
 
-bool CpuContention::look(const Reading& reading) {
+bool CpuContention::check(const Reading& reading) {
   const Reading before = std::exchange(last_, reading);
   if (before.now_ns == 0) return false;
   const uint64_t elapsed_ns = reading.now_ns - before.now_ns;
@@ -173,7 +173,7 @@ void Poller::poll_and_give_way(CompletionQueue& cq) {
     (void)progress_.note_polls(1);
     return progress_.nap();
   }
-  const uint32_t polls = look(cq, 1) ? 0 : idle_polls_.load(std::memory_order_relaxed) + 1;
+  const uint32_t polls = check(cq, 1) ? 0 : idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(polls, std::memory_order_relaxed);
   if (polls % tuning::kYieldsPerNap != 0)
     sched_yield();

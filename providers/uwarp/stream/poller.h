@@ -33,11 +33,11 @@ class CpuContention {
 
   /// To be asked at each poll that finds nothing.
   bool wanted() {
-    if (++polls_ % tuning::kPollsPerLook == 0) [[unlikely]]
-      look(read());
+    if (++polls_ % tuning::kPollsPerCheck == 0) [[unlikely]]
+      check(read());
     return wanted_;
   }
-  bool look(const Reading& reading);
+  bool check(const Reading& reading);
 
  private:
   static Reading read();
@@ -133,7 +133,7 @@ class Poller {
   void poll(CompletionQueue& cq) {
     if (one_processor_) [[unlikely]]
       poll_and_give_way(cq);
-    else if (!look(cq, 1))
+    else if (!check(cq, 1))
       give_way_if_wanted(cq);
   }
   /// The same after the caller has sent `bytes` of payload.
@@ -142,7 +142,7 @@ class Poller {
     if (one_processor_) [[unlikely]]
       (void)progress_.note_polls(polls);
     else
-      (void)look(cq, polls);
+      (void)check(cq, polls);
   }
   /// Sends what was posted to queue pairs of `cq` and waits for more: called by ibv_poll_cq and
   /// ibv_req_notify_cq.
@@ -158,7 +158,7 @@ class Poller {
   }
   /// After something that has taken as long as `polls` polls. True if a queue pair of `cq` had
   /// received something.
-  bool look(CompletionQueue& cq, uint32_t polls) {
+  bool check(CompletionQueue& cq, uint32_t polls) {
     const uint32_t count = progress_.note_polls(polls);
     PollGroup* group = PollGroup::find(cq);
     const size_t received = group != nullptr ? group->poll() : 0;

@@ -259,7 +259,7 @@ void Stream::transmit_soon() {
     if ((senders & WaitingFlags::kTimer) != 0) timed = owner_->shared_owner();
   });
   if (timed != nullptr) timed->transmit_before_long();
-  if (after == AfterTurn::kLookAgain) transmit();
+  if (after == AfterTurn::kCheckAgain) transmit();
 }
 
 void Stream::transmit_waiting(const PollGroup& group, StreamEvents& notice) {
@@ -359,7 +359,7 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
       if (received != 0) note_busy();
     } else {
       const bool buffer = full_.load(std::memory_order_relaxed) && space_came();
-      note_look(received != 0 || buffer);
+      note_poll(received != 0 || buffer);
       if (on_ring()) note_silence(received != 0);
       answer |= buffer;
     }
@@ -379,7 +379,7 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
   return received;
 }
 
-bool Stream::look() {
+bool Stream::poll() {
   StreamEvents notice;
   const size_t received = receive(notice);
   deliver(notice);
@@ -419,10 +419,10 @@ void Stream::note_busy() {
 }
 
 // Under the receive side.
-void Stream::note_look(bool found) {
+void Stream::note_poll(bool found) {
   if (quiet()) {
-    if (!looked_at_.load(std::memory_order_relaxed))
-      looked_at_.store(true, std::memory_order_relaxed);
+    if (!polled_since_.load(std::memory_order_relaxed))
+      polled_since_.store(true, std::memory_order_relaxed);
     return;
   }
   if (!found || ++finds_ < tuning::kFindsBeforeMuted) return;
@@ -435,18 +435,18 @@ void Stream::note_look(bool found) {
 // question, it is nudged.
 inline void Stream::note_silence(bool found) {
   if (found) {
-    idle_looks_ = 0;
-    nudge_after_ = tuning::kLooksPerNudge;
-  } else if (++idle_looks_ >= nudge_after_) [[unlikely]] {
-    idle_looks_ = 0;
-    nudge_after_ = std::min(2 * nudge_after_, tuning::kLooksPerNudge << 10);
+    idle_polls_ = 0;
+    nudge_after_ = tuning::kPollsPerNudge;
+  } else if (++idle_polls_ >= nudge_after_) [[unlikely]] {
+    idle_polls_ = 0;
+    nudge_after_ = std::min(2 * nudge_after_, tuning::kPollsPerNudge << 10);
     if (ring_->unread()) ring_->nudge();
   }
 }
 
 void Stream::set_muted(bool on) {
   on_ring() ? ring_->set_muted(on) : in_->set_muted(on);
-  looked_at_.store(true, std::memory_order_relaxed);
+  polled_since_.store(true, std::memory_order_relaxed);
   quiet_.store(on, std::memory_order_relaxed);
 }
 
@@ -455,8 +455,8 @@ void Stream::unmute() {
   if (attached() && quiet()) set_muted(false);
 }
 
-bool Stream::looked_at() {
-  return quiet() && looked_at_.exchange(false, std::memory_order_relaxed);
+bool Stream::polled_since() {
+  return quiet() && polled_since_.exchange(false, std::memory_order_relaxed);
 }
 
 void Stream::on_edge(uint32_t events) {
@@ -497,7 +497,7 @@ void Stream::resume() {
       return owner_->schedule();
     }
     more = !take_outcome(qp_.receiver().resume(staging), answer, notice) ||
-           qp_.receiver().looks_ahead();
+           qp_.receiver().reads_ahead();
   }
   if (more) (void)receive(notice, true);
   if (answer) transmit_turns(notice);
@@ -521,7 +521,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
   size_t budget_bytes = tuning::kPassBytes;
   for (;;) {
     const bool rnr_blocked = qp_.receiver().rnr_blocked();
-    if (rnr_blocked && !qp_.receiver().looks_ahead()) [[unlikely]]
+    if (rnr_blocked && !qp_.receiver().reads_ahead()) [[unlikely]]
       return Found::kStopped;
     if (qp_.receiver().closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
@@ -560,7 +560,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       capture_->received(window, bytes);
     const uint32_t outcome = qp_.receiver().received(staging, bytes);
     if (outcome != kRxNothing && take_outcome(outcome, answer, notice)) {
-      if (!qp_.receiver().looks_ahead()) return Found::kStopped;
+      if (!qp_.receiver().reads_ahead()) return Found::kStopped;
       continue;
     }
     // Less than there was room for: the socket was empty then, and what comes later makes a new

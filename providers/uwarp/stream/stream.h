@@ -222,7 +222,7 @@ class Stream {
   /// Readiness from epoll (EPOLL* bits), which is reported only once.
   void on_edge(uint32_t events);
   /// Receives what has come without an edge; true if anything had.
-  bool look();
+  bool poll();
   /// Receives what has come, after waiting for another thread that receives. Called before the
   /// queue pair goes to ERR: what has arrived completes, as an adapter would have placed it on
   /// arrival.
@@ -235,7 +235,7 @@ class Stream {
   void unmute();
   /// The core on which the peer, or the kernel for it, last wrote; negative: not known.
   int waker_core();
-  bool looked_at();
+  bool polled_since();
   /// A held stream may go on. Does nothing otherwise.
   void resume();
   /// The grace time of a held stream is over. Does nothing otherwise.
@@ -300,7 +300,7 @@ class Stream {
   [[gnu::noinline]] bool still_full();
   [[gnu::noinline, gnu::cold]] static void notify_owner(StreamEvents& notice);
   void note_busy();
-  void note_look(bool found);
+  void note_poll(bool found);
   void set_muted(bool on);
 
   QueuePair& qp_;
@@ -324,11 +324,11 @@ class Stream {
   std::atomic<bool> attached_{false};
   std::atomic<bool> watched_{false};
   std::atomic<bool> peer_watched_{false};
-  uint32_t idle_looks_ = 0;  // of pollers, since something came or the peer was nudged
-  uint32_t nudge_after_ = tuning::kLooksPerNudge;
+  uint32_t idle_polls_ = 0;  // of pollers, since something came or the peer was nudged
+  uint32_t nudge_after_ = tuning::kPollsPerNudge;
   uint32_t finds_ = 0;              // of pollers, while not quiet
   std::atomic<bool> quiet_{false};  // data makes no event in epoll
-  std::atomic<bool> looked_at_{false};
+  std::atomic<bool> polled_since_{false};
   std::atomic<uint32_t> hang_up_{0};
   std::atomic<int> send_error_{0};       // errno that ended the send direction
   std::atomic<bool> resume_due_{false};  // resume() found no memory

@@ -30,7 +30,7 @@ class WaitingFlags {
     flags_.store(second_group ? 0 : kSecondGroup, std::memory_order_relaxed);
   }
   /// After a post. Senders that do not know of it yet are marked and given to `notify`, under the
-  /// transmit side, if `attached` is true there. kLookAgain: the caller has to transmit.
+  /// transmit side, if `attached` is true there. kCheckAgain: the caller has to transmit.
   template <class Attached, class Notify>
   AfterTurn announce(HandoffLock& transmit_side, const Attached& attached, Notify&& notify) {
     if (flags_.fetch_or(0, std::memory_order_acq_rel) == kAll) [[likely]]

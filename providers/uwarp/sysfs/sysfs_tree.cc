@@ -110,7 +110,7 @@ bool put_files(const Folder& folder, const std::string& below,
 
 /// Other users can fill /tmp with names; each process that starts looks at this many at most. Trees
 /// that it does not come to are left for a later one.
-constexpr size_t kNamesLookedAt = 16384;
+constexpr size_t kNamesRead = 16384;
 
 /// Of the process or the system: says nothing about the file that was to be opened.
 bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
@@ -170,7 +170,7 @@ void link_names_of_host(const Folder& tree, const std::string& of_host, const st
 void remove_dead_trees(const std::string& path) {
   const Folder folder(path);
   if (!folder.is_open()) return;
-  for (const std::string& name : folder.names(".", kNamesLookedAt)) {
+  for (const std::string& name : folder.names(".", kNamesRead)) {
     if (!is_dead_tree(folder, name)) continue;
     log_event("removing %s/%s, left by a process that has ended", path.c_str(), name.c_str());
     folder.remove(name);

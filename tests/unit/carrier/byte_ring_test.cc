@@ -22,7 +22,7 @@ struct OneWay {
 
   /// Writes as much of `text` as fits; false if some is left.
   bool write(const std::string& text) {
-    EXPECT_TRUE(writer.look());
+    EXPECT_TRUE(writer.poll());
     for (size_t at = 0; at != text.size();) {
       const uint32_t fits = writer.room(static_cast<uint32_t>(text.size() - at));
       if (fits == 0) return writer.publish(), false;
@@ -96,7 +96,7 @@ TEST(ByteRing, AFullOneTakesNoMore) {
 TEST(ByteRing, PlacesCarryAnAddress) {
   OneWay ring;
   const char text[] = "elsewhere";
-  ASSERT_TRUE(ring.writer.look());
+  ASSERT_TRUE(ring.writer.poll());
   ASSERT_TRUE(ring.writer.put_place(text, sizeof text));
   const RingPosition end = ring.writer.at();
   ring.writer.publish();
@@ -107,18 +107,18 @@ TEST(ByteRing, PlacesCarryAnAddress) {
   ring.reader.advance(3);
   EXPECT_EQ(ring.reader.address(), reinterpret_cast<uintptr_t>(text) + 3);
   (void)ring.reader.release();
-  ASSERT_TRUE(ring.writer.look());
+  ASSERT_TRUE(ring.writer.poll());
   EXPECT_FALSE(ring.writer.has_read(end)) << "only a part of it has been read";
   ring.reader.advance(sizeof text - 3);
   (void)ring.reader.release();
-  ASSERT_TRUE(ring.writer.look());
+  ASSERT_TRUE(ring.writer.poll());
   EXPECT_TRUE(ring.writer.has_read(end));
 }
 
 TEST(ByteRing, ASleepingSideIsWokenOnce) {
   OneWay ring;
   EXPECT_TRUE(ring.reader.begin_sleep());
-  ASSERT_TRUE(ring.writer.look());
+  ASSERT_TRUE(ring.writer.poll());
   (void)ring.writer.room(1);
   ring.writer.put(RingRecord::kBytes, 1);
   EXPECT_TRUE(ring.writer.publish());
@@ -147,7 +147,7 @@ TEST(ByteRing, InvalidPositionsOfTheOtherSide) {
       ring->reader.advance(1 + static_cast<uint32_t>(random() % ring->reader.left()));
     }
     ring->control.tail.store(random() >> (random() % 64));
-    if (!ring->writer.look()) continue;
+    if (!ring->writer.poll()) continue;
     EXPECT_LE(ring->writer.free_bytes(), kRing);
     const uint32_t fits = ring->writer.room(5000);
     EXPECT_LE(ring->writer.place() + fits, ring->bytes + kRing);

@@ -133,7 +133,7 @@ TEST(HostileRing, APositionThatWasRefusedStaysSo) {
     control.head.store(RingPosition{0, 2 * kRingStep + wrong}.word());
     for (int i = 0; i < 3; ++i) {
       EXPECT_FALSE(reader.begin());
-      EXPECT_FALSE(reader.look());
+      EXPECT_FALSE(reader.poll());
       EXPECT_TRUE(reader.broken());
     }
     control.head.store(RingPosition{1, 4 * kRingStep}.word());

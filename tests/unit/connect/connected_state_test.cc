@@ -433,16 +433,16 @@ TEST(ConnectedState, ASilentPeerThatOwesAnAnswerIsLost) {
   events.began_to_send = true;
   (void)world.life.on_events(events, kNow);
   uint64_t now_ns = kNow;
-  const auto look = [&] {
+  const auto poll = [&] {
     now_ns += 500 * kNsPerMs;
     EXPECT_EQ(world.life.deadline().at_ns, now_ns);
     return words(world.life.on_deadline(now_ns));
   };
-  EXPECT_EQ(look(), "stay");
-  EXPECT_EQ(look(), "stay");
-  EXPECT_EQ(look(), "stay") << "it answers that it has no room";
+  EXPECT_EQ(poll(), "stay");
+  EXPECT_EQ(poll(), "stay");
+  EXPECT_EQ(poll(), "stay") << "it answers that it has no room";
   world.socket.silent = true;
-  EXPECT_EQ(look(), "reset");
+  EXPECT_EQ(poll(), "reset");
   EXPECT_EQ(world.endpoint.pair.told, " timeout");
   EXPECT_EQ(world.endpoint.pump.unwatched, 4);
 }
@@ -491,15 +491,15 @@ TEST(ConnectedState, AFailureEndsTheWaitForAReceive) {
 // The deadlines end when the ring is found unused, and begin again with the next use.
 TEST(ConnectedState, ARingIsLookedAtWhileItIsUsed) {
   World world({});
-  const auto look = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
+  const auto poll = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
   for (int use = 1; use <= 2; ++use) {
     world.life.on_busy_ring(kNow);
     EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kRestNs);
     world.endpoint.pump.rests = false;
-    look();
+    poll();
     EXPECT_EQ(world.life.deadline().at_ns, kNow + 2 * Life::kRestNs);
     world.endpoint.pump.rests = true;
-    look();
+    poll();
     EXPECT_FALSE(world.life.deadline());
     EXPECT_EQ(world.endpoint.pump.trims, 2 * use);
   }

@@ -463,7 +463,7 @@ TEST(Rendezvous, AResetBehindTheEndIsReported) {
   // The FIN has come before the post, and by now the reset that answers the post.
   std::this_thread::sleep_for(50ms);
   (void)turn->end();
-  (void)a.endpoint->stream().look();
+  (void)a.endpoint->stream().poll();
   EXPECT_EQ(a.wait_passive().wr_id, 2u) << "the socket took it";
   const WorkCompletion flushed = a.wait_passive();
   EXPECT_EQ(flushed.wr_id, 1u);

@@ -21,41 +21,41 @@ struct Thread {
   CpuContention::Reading reading{.now_ns = 1, .run_ns = 0, .switches = 7};
 
   /// The next look, after `run_ns` on the core, `away_ns` off the core, and `switches` switches.
-  bool look(uint64_t run_ns, uint64_t away_ns, uint64_t switches) {
+  bool check(uint64_t run_ns, uint64_t away_ns, uint64_t switches) {
     reading.now_ns += run_ns + away_ns;
     reading.run_ns += run_ns;
     reading.switches += switches;
-    return demand.look(reading);
+    return demand.check(reading);
   }
 };
 
 TEST(CpuContention, AThreadThatKeepsItsCoreHasNoContention) {
   Thread thread;
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.check(kLook, 0, 0));
 }
 
 TEST(CpuContention, TheFirstLookReportsNoContention) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 3));
+  EXPECT_FALSE(thread.check(kLook, 10 * tuning::kLossNs, 3));
 }
 
 TEST(CpuContention, ATimeSliceOfAnotherIsNoticed) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
+  EXPECT_FALSE(thread.check(kLook, 0, 0));
+  EXPECT_TRUE(thread.check(kLook, tuning::kLossNs, 1));
 }
 
 TEST(CpuContention, AShortInterruptionIsNot) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, tuning::kLossNs - 1, 1));
+  EXPECT_FALSE(thread.check(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.check(kLook, tuning::kLossNs - 1, 1));
 }
 
 // For example the processor of a virtual machine was away, or the thread slept.
 TEST(CpuContention, TimeWithoutASwitchIsNotContention) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.look(kLook, 10 * tuning::kLossNs, 0));
+  EXPECT_FALSE(thread.check(kLook, 0, 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(thread.check(kLook, 10 * tuning::kLossNs, 0));
 }
 
 // A thread that yields loses the core only for moments.
@@ -63,21 +63,21 @@ TEST(CpuContention, LastsAsLongAsThereAreManySwitches) {
   constexpr uint64_t kTime = tuning::kBelievedNs / 2;
   constexpr uint64_t kMany = kTime / tuning::kSwitchNs;
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.look(kTime, 0, kMany));
-  EXPECT_TRUE(thread.look(tuning::kBelievedNs - 1, 0, 0));
-  EXPECT_FALSE(thread.look(1, 0, 0));
-  EXPECT_FALSE(thread.look(kLook, 1, 1));
+  EXPECT_FALSE(thread.check(kLook, 0, 0));
+  EXPECT_TRUE(thread.check(kLook, tuning::kLossNs, 1));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(thread.check(kTime, 0, kMany));
+  EXPECT_TRUE(thread.check(tuning::kBelievedNs - 1, 0, 0));
+  EXPECT_FALSE(thread.check(1, 0, 0));
+  EXPECT_FALSE(thread.check(kLook, 1, 1));
 }
 
 // Time asleep does not count as lost, although the helper thread runs now and then.
 TEST(CpuContention, EndsWhenAThreadThatYieldsKeepsItsCore) {
   Thread thread;
-  EXPECT_FALSE(thread.look(kLook, 0, 0));
-  EXPECT_TRUE(thread.look(kLook, tuning::kLossNs, 1));
-  EXPECT_TRUE(thread.look(kLook, tuning::kBelievedNs / 2, 1));
-  EXPECT_FALSE(thread.look(kLook, tuning::kBelievedNs / 2, 1));
+  EXPECT_FALSE(thread.check(kLook, 0, 0));
+  EXPECT_TRUE(thread.check(kLook, tuning::kLossNs, 1));
+  EXPECT_TRUE(thread.check(kLook, tuning::kBelievedNs / 2, 1));
+  EXPECT_FALSE(thread.check(kLook, tuning::kBelievedNs / 2, 1));
 }
 
 // Two threads that spin on one core.

@@ -18,8 +18,8 @@ class Looked : public Source {
  public:
   bool ready(uint32_t) override { return false; }
   void unmute() override { ++ended; }
-  bool looked_at() override { return looked; }
-  std::atomic<bool> looked{true};
+  bool polled_since() override { return polled; }
+  std::atomic<bool> polled{true};
   std::atomic<int> ended{0};
 };
 
@@ -65,12 +65,12 @@ TEST_F(Quiet, EndsThoseThatNoThreadPolls) {
   const auto left = std::make_shared<Looked>();
   auto gone = std::make_shared<Looked>();
   EXPECT_TRUE(quiet.add(*left) && quiet.add(*gone) && quiet.add(*busy));
-  left->looked = false;
+  left->polled = false;
   gone.reset();
   quiet.end_idle();
   EXPECT_EQ(left->ended, 1);
   EXPECT_EQ(busy->ended, 0);
-  busy->looked = false;
+  busy->polled = false;
   quiet.end_idle();
   EXPECT_EQ(busy->ended, 1);
   quiet.end_idle();

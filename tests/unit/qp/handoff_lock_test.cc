@@ -18,7 +18,7 @@ TEST(HandoffLock, MarkMakesTheHolderLookAgain) {
   auto turn = side.begin();
   ASSERT_TRUE(turn);
   EXPECT_FALSE(side.begin());
-  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
+  EXPECT_EQ(turn.end(), AfterTurn::kCheckAgain);
   auto next = side.begin();
   ASSERT_TRUE(next);
   EXPECT_EQ(next.end(), AfterTurn::kNothing);
@@ -33,7 +33,7 @@ TEST(HandoffLock, AThreadThatOnlyTriesLeavesNoMark) {
   auto next = side.try_begin();
   ASSERT_TRUE(next);
   EXPECT_FALSE(side.begin());
-  EXPECT_EQ(next.end(), AfterTurn::kLookAgain);
+  EXPECT_EQ(next.end(), AfterTurn::kCheckAgain);
 }
 
 TEST(HandoffLock, KnowsItsHolder) {
@@ -58,7 +58,7 @@ TEST(HandoffLock, KnowsItsHolder) {
     EXPECT_FALSE(mine_elsewhere());
     EXPECT_FALSE(side.begin());
     EXPECT_TRUE(side.mine()) << "the mark changes nothing";
-    EXPECT_EQ(moved.end(), AfterTurn::kLookAgain);
+    EXPECT_EQ(moved.end(), AfterTurn::kCheckAgain);
     EXPECT_FALSE(side.mine());
   }
   {
@@ -82,7 +82,7 @@ TEST(HandoffLock, AnExceptionGivesItBackAndKeepsTheMark) {
   { const auto held = side.lock_exclusive(); }
   auto turn = side.try_begin();
   ASSERT_TRUE(turn);
-  EXPECT_EQ(turn.end(), AfterTurn::kLookAgain);
+  EXPECT_EQ(turn.end(), AfterTurn::kCheckAgain);
 }
 
 TEST(HandoffLock, HoldersSleepAndWake) {

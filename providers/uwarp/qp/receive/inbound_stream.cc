@@ -207,7 +207,7 @@ void InboundWrites::open(const TaggedHeader& header) {
   next_ = header.to + segment.payload_left;
   // Each segment is checked when it comes, before any of it is placed. RFC 5040-5.1-c/d/e,
   // 5041-4.2-e, 5041-7.1-a/t6, 4296-3.1-b.
-  const RegionFault fault = look_up(header.stag, header.to, segment.payload_left, place_);
+  const RegionFault fault = resolve(header.stag, header.to, segment.payload_left, place_);
   if (fault != RegionFault::kNone) in_.fail(write_fault_code(fault), QpEvent::kAccessError, true);
 }
 
@@ -266,13 +266,13 @@ bool InboundWrites::store(const std::byte* from, uint32_t size) {
 
 bool InboundWrites::find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const {
   const TaggedHeader header = TaggedHeader::decode(in_.segment.header);
-  return look_up(header.stag, header.to + offset, size, place) == RegionFault::kNone &&
+  return resolve(header.stag, header.to + offset, size, place) == RegionFault::kNone &&
          place.memory == MemoryKind::kPlain && !place.through_window();
 }
 
-void InboundWrites::look_up_again(const MemoryRegion& region) {
+void InboundWrites::resolve_again(const MemoryRegion& region) {
   if (place_.region != &region) return;
-  (void)look_up(stag_, TaggedHeader::decode(in_.segment.header).to,
+  (void)resolve(stag_, TaggedHeader::decode(in_.segment.header).to,
                 in_.segment.ulpdu_length - TaggedHeader::kWireSize, place_);
 }
 
@@ -488,7 +488,7 @@ void InboundMessages::finish() {
   bool solicited = traits(opcode_).solicited;
   if (opcode_ != RdmapOpcode::kSend && !describe(done, solicited)) return;
   writes_.forget_length();
-  if (order_.complete_sent() == AfterTurn::kLookAgain) in_.outcome |= kRxTransmitWanted;
+  if (order_.complete_sent() == AfterTurn::kCheckAgain) in_.outcome |= kRxTransmitWanted;
   if (in_.config.acknowledged) [[unlikely]]
     in_.stream.delivered.store(delivered().value, std::memory_order_release);
   if (!keeps_) [[likely]]

@@ -102,7 +102,7 @@ class BasicCompletionOrder {
   }
   /// Before the completion of an answer is stored. On return the requests whose bytes the kernel
   /// had been given before begin() are complete. Waits for the thread that has the transmit side,
-  /// at most for its send call. kLookAgain: another thread wants that side; the caller transmits
+  /// at most for its send call. kCheckAgain: another thread wants that side; the caller transmits
   /// after its turn.
   AfterTurn complete_sent() {
     if (complete_) return AfterTurn::kNothing;
@@ -323,10 +323,10 @@ class InboundWrites {
   bool find_behind(uint64_t offset, uint64_t size, RemoteRange& place) const;
   /// The region has become another under the same key: the rest of the segment goes where the
   /// region is now, or fails.
-  void look_up_again(const MemoryRegion& region);
+  void resolve_again(const MemoryRegion& region);
 
  private:
-  RegionFault look_up(STag stag, TaggedOffset offset, uint64_t size, RemoteRange& place) const {
+  RegionFault resolve(STag stag, TaggedOffset offset, uint64_t size, RemoteRange& place) const {
     return in_.config.regions->remote(stag, offset, size, kAccessRemoteWrite,
                                       in_.stream.peer(in_.config.domain), place);
   }

@@ -248,7 +248,7 @@ uint32_t Receiver::fault() {
     else
       messages_.finish_segment();
   }
-  if (rnr_blocked()) look_ahead();
+  if (rnr_blocked()) read_ahead();
   staged_.end(staging, closed());
   return in_.outcome;
 }
@@ -256,7 +256,7 @@ uint32_t Receiver::fault() {
 // An application may post the receive that is missing only once its own Sends have completed, and
 // the peer may have acknowledged these behind the message that waits. InfiniBand's acknowledgements
 // do not wait for buffers, so they are taken out of what is kept. They place nothing.
-void Receiver::look_ahead() {
+void Receiver::read_ahead() {
   if (!in_.config.acknowledged) return;
   for (size_t at = 0; staged_.size() - at >= kFpduLengthSize + TaggedHeader::kWireSize;) {
     const std::byte* const fpdu = staged_.data() + at;
@@ -496,9 +496,9 @@ void Receiver::quiesce(const MemoryRegion& region) {
   answers_.sink().revoke(region);
 }
 
-void Receiver::look_up_again(const MemoryRegion& region) {
+void Receiver::resolve_again(const MemoryRegion& region) {
   assert(in_.stream.mine.receive());
-  if (open_ && in_.segment.opcode == RdmapOpcode::kWrite) writes_.look_up_again(region);
+  if (open_ && in_.segment.opcode == RdmapOpcode::kWrite) writes_.resolve_again(region);
 }
 
 }  // namespace uwarp

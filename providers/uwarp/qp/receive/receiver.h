@@ -133,7 +133,7 @@ class Receiver {
   bool rnr_blocked() const { return messages_.rnr_blocked(); }
   /// Held, but reading goes on: an acknowledgement is due that may be behind the message that
   /// waits, and there is room to keep what comes before it.
-  bool looks_ahead() const {
+  bool reads_ahead() const {
     return rnr_blocked() && in_.config.acknowledged && !closed() && !in_.stream.outbound.empty() &&
            staged_.size() < kStagingBytes;
   }
@@ -147,7 +147,7 @@ class Receiver {
   /// Nothing that was found by this region's local key is written after this.
   void quiesce(const MemoryRegion& region);
   /// The region has become another under the same keys.
-  void look_up_again(const MemoryRegion& region);
+  void resolve_again(const MemoryRegion& region);
   InboundMessages& messages() { return messages_; }
 
  private:
@@ -156,7 +156,7 @@ class Receiver {
   static constexpr uint32_t kTailBytes = 8;
 
   uint32_t consume(StagingPointer& staging);
-  [[gnu::noinline, gnu::cold]] void look_ahead();
+  [[gnu::noinline, gnu::cold]] void read_ahead();
 
   // One FPDU. Each step returns false if it needs more bytes, or may not go on.
   bool read_header();

@@ -172,7 +172,7 @@ void SendCompleter::note_peer_delivered() {
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
-  look_for_drain();
+  check_drain();
   retire_wish_.grant(asked);
 }
 
@@ -249,7 +249,7 @@ void SendCompleter::lose() {
     }
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
-  look_for_drain();
+  check_drain();
 }
 
 void SendCompleter::raise_if_drained() {

@@ -168,7 +168,7 @@ class SendCompleter {
   /// Requests have gone that are not complete. Any thread.
   bool in_flight() const { return queue_.in_flight(); }
   /// Raises kSqDrained if it is asked for and nothing is on its way.
-  void look_for_drain() {
+  void check_drain() {
     if (stream_.drain.notifies()) raise_if_drained();
   }
 

@@ -56,7 +56,7 @@ class NullStreamSender {
     auto turn = qp_.transmit_side().begin();
     if (!turn) fail("transmit side");
     for (;;) {
-      const auto window = qp_.transmitter().window();
+      const auto window = qp_.transmitter().next_iovecs();
       if (window.empty()) break;
       size_t bytes = 0;
       for (const iovec& piece : window) bytes += piece.iov_len;

@@ -67,9 +67,9 @@ TEST(Longest, MessageIsTaken) {
   auto turn = from.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   const auto lock = to.qp->receive_side().lock_exclusive();
-  for (auto out = from.qp->transmitter().window(); !out.empty();
-       out = from.qp->transmitter().window()) {
-    const auto in = to.qp->receiver().window(to.staging);
+  for (auto out = from.qp->transmitter().next_iovecs(); !out.empty();
+       out = from.qp->transmitter().next_iovecs()) {
+    const auto in = to.qp->receiver().next_iovecs(to.staging);
     const size_t size = std::min(out[0].iov_len, in[0].iov_len);
     std::memcpy(in[0].iov_base, out[0].iov_base, size);
     from.qp->transmitter().sent(size);
@@ -174,7 +174,7 @@ TEST(Overrun, EndsOneStreamOnly) {
     const Bytes fpdu = frame(untagged(O::kSend, 0, msn, 0, 0), false);
     {
       const auto side = qp.receive_side().lock_exclusive();
-      std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+      std::memcpy(qp.receiver().next_iovecs(staging)[0].iov_base, fpdu.data(), fpdu.size());
       qp.receiver().received(staging, fpdu.size());
     }
     if (!staging) staging = std::make_unique<StagingBuffer>();

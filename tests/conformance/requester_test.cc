@@ -421,12 +421,12 @@ TEST_F(Requester, CompletesWhenHandedOver) {
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   size_t all = 0;
-  for (const iovec& piece : peer.dut.qp->transmitter().window()) all += piece.iov_len;
+  for (const iovec& piece : peer.dut.qp->transmitter().next_iovecs()) all += piece.iov_len;
   ASSERT_EQ(all, fpdu_size(18 + 8) + fpdu_size(14 + 5000));
   size_t given = 0;
   const auto give = [&](size_t upto) {
     for (; given < upto; ++given) {
-      (void)peer.dut.qp->transmitter().window();
+      (void)peer.dut.qp->transmitter().next_iovecs();
       peer.dut.qp->transmitter().sent(1);
     }
     return peer.dut.sends().size();
@@ -483,7 +483,7 @@ TEST_F(Requester, TerminateFollowsAWholeFpdu) {
   ASSERT_EQ(post(SendOpcode::kSend, 3, sge(0, 8), 0, 0, kSendSignaled | kSendFence), 0);
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
-  const iovec first = peer.dut.qp->transmitter().window()[0];
+  const iovec first = peer.dut.qp->transmitter().next_iovecs()[0];
   ASSERT_GT(first.iov_len, 10u);
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
@@ -525,7 +525,7 @@ TEST_F(Requester, StopsAtABoundaryBehindThePeersTerminate) {
   ASSERT_EQ(post(SendOpcode::kSend, 2, sge(0, 8)), 0);
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
-  const iovec first = peer.dut.qp->transmitter().window()[0];
+  const iovec first = peer.dut.qp->transmitter().next_iovecs()[0];
   const auto* from = static_cast<const std::byte*>(first.iov_base);
   peer.out.assign(from, from + 10);
   peer.scan.feed(peer.out);
@@ -563,8 +563,8 @@ TEST(ChangedSource, LeavesTheFramingValid) {
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   Random random(1);
-  for (auto window = peer.dut.qp->transmitter().window(); !window.empty();
-       window = peer.dut.qp->transmitter().window()) {
+  for (auto window = peer.dut.qp->transmitter().next_iovecs(); !window.empty();
+       window = peer.dut.qp->transmitter().next_iovecs()) {
     peer.memory.fill(random);
     const auto* from = static_cast<const std::byte*>(window[0].iov_base);
     const size_t size = std::min<size_t>(window[0].iov_len, 1000);

@@ -224,7 +224,7 @@ struct Armed : CompletionNotifier {
       EXPECT_EQ(qp.post_send(bind), 0);
       auto turn = qp.transmit_side().begin();
       EXPECT_TRUE(turn);
-      EXPECT_TRUE(qp.transmitter().window().empty());
+      EXPECT_TRUE(qp.transmitter().next_iovecs().empty());
       (void)turn.end();
       EXPECT_NE(regions.find(taken.stag), nullptr);
       const Sge sge{memory.address(), 100, region->key.load()};
@@ -233,7 +233,7 @@ struct Armed : CompletionNotifier {
       StagingPointer staging = std::make_unique<StagingBuffer>();
       const Bytes fpdu = frame(untagged(opcode, 0, 1, 0, 12, true, taken.stag), false);
       const auto side = qp.receive_side().lock_exclusive();
-      std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+      std::memcpy(qp.receiver().next_iovecs(staging)[0].iov_base, fpdu.data(), fpdu.size());
       qp.receiver().received(staging, fpdu.size());
       taken.completions = End::drain(cq);
       taken.events = events;
@@ -639,7 +639,7 @@ TEST(AnsweredReads, FailedHalfWay) {
   auto turn = peer.dut.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   size_t done = 0;
-  for (const iovec& piece : peer.dut.qp->transmitter().window()) {
+  for (const iovec& piece : peer.dut.qp->transmitter().next_iovecs()) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
     peer.out.insert(peer.out.end(), from, from + piece.iov_len);
     done += piece.iov_len;

@@ -253,7 +253,7 @@ class Stream {
     bool moved = false;
     while (!arrived_.empty() && (!qp().receiver().rnr_blocked() || qp().receiver().reads_ahead())) {
       const auto lock = qp().receive_side().lock_exclusive();
-      const auto window = qp().receiver().window(peer_.dut.staging);
+      const auto window = qp().receiver().next_iovecs(peer_.dut.staging);
       const size_t room = chunk_ == 0 ? ~size_t{0} : chunk_;
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -274,8 +274,8 @@ class Stream {
     if (blocked_) return;
     auto turn = qp().transmit_side().begin();
     if (!turn) return;
-    for (auto window = qp().transmitter().window(); !window.empty();
-         window = qp().transmitter().window()) {
+    for (auto window = qp().transmitter().next_iovecs(); !window.empty();
+         window = qp().transmitter().next_iovecs()) {
       const size_t limit = chunk_ == 0 ? ~size_t{0} : chunk_ * 3;
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -364,7 +364,7 @@ class Stream {
         return fault_in_receive();
       case 21:
         if (auto turn = qp().transmit_side().begin()) {
-          if (!qp().transmitter().window().empty()) qp().transmitter().fault();
+          if (!qp().transmitter().next_iovecs().empty()) qp().transmitter().fault();
           (void)turn.end();
         }
         return;
@@ -434,7 +434,7 @@ class Stream {
   void fault_in_receive() {
     const auto lock = qp().receive_side().lock_exclusive();
     if (qp().receiver().rnr_blocked() || qp().receiver().closed()) return;
-    if (qp().receiver().window(peer_.dut.staging).empty()) return;
+    if (qp().receiver().next_iovecs(peer_.dut.staging).empty()) return;
     peer_.dut.outcome |= qp().receiver().fault();
   }
 

@@ -93,7 +93,7 @@ TEST_F(Acknowledged, AFullBatchIsFollowedByItsRead) {
   auto turn = pair.a.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   Transmitter& transmitter = pair.a.qp->transmitter();
-  while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+  while (transmitter.sent(pair.a_to_b.write(transmitter.next_iovecs(), ~size_t{0}))) {
   }
   EXPECT_EQ(turn.end(), AfterTurn::kNothing);
   EXPECT_EQ(reads(), 1u);

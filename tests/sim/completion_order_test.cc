@@ -219,7 +219,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
       auto turn = end.qp->transmit_side().begin();
       while (!turn) turn = end.qp->transmit_side().begin();
       size_t size = 0;
-      for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
+      for (const iovec& piece : end.qp->transmitter().next_iovecs()) size += piece.iov_len;
       with_peer.store(round, std::memory_order_release);  // the peer may answer from now on
       for (uint32_t i = 0; i < round % 64; ++i) Atomics::cpu_relax();
       if (size != 0) end.qp->transmitter().sent(size);
@@ -233,7 +233,7 @@ TEST(CompletionOrder, HoldsWhenOneThreadSendsAndAnotherReceives) {
     while (with_peer.load(std::memory_order_acquire) != round) std::this_thread::yield();
     {
       const auto lock = end.qp->receive_side().lock_exclusive();
-      const auto window = end.qp->receiver().window(end.staging);
+      const auto window = end.qp->receiver().next_iovecs(end.staging);
       const Bytes bytes = frame(send_message(round, 0), false);
       std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
       (void)end.qp->receiver().received(end.staging, bytes.size());
@@ -257,11 +257,11 @@ TEST(CompletionOrder, WaitsForTheThreadThatTransmits) {
   auto turn = end.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   size_t size = 0;
-  for (const iovec& piece : end.qp->transmitter().window()) size += piece.iov_len;
+  for (const iovec& piece : end.qp->transmitter().next_iovecs()) size += piece.iov_len;
   ASSERT_NE(size, 0u);
   std::thread receiver([&end] {
     const auto side = end.qp->receive_side().lock_exclusive();
-    const auto window = end.qp->receiver().window(end.staging);
+    const auto window = end.qp->receiver().next_iovecs(end.staging);
     const Bytes bytes = frame(send_message(1, 0), false);
     std::memcpy(window[0].iov_base, bytes.data(), bytes.size());
     (void)end.qp->receiver().received(end.staging, bytes.size());

@@ -136,7 +136,7 @@ TEST(ImmediateReceiver, SolicitedEvent) {
   StagingPointer staging = std::make_unique<StagingBuffer>();
   const auto feed = [&](const Bytes& fpdu) {
     const auto side = qp.receive_side().lock_exclusive();
-    std::memcpy(qp.receiver().window(staging)[0].iov_base, fpdu.data(), fpdu.size());
+    std::memcpy(qp.receiver().next_iovecs(staging)[0].iov_base, fpdu.data(), fpdu.size());
     qp.receiver().received(staging, fpdu.size());
   };
   cq.arm(true);

@@ -30,7 +30,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
     auto turn = peer.dut.qp->transmit_side().begin();
     ASSERT_TRUE(turn);
     size_t done = 0;
-    for (const iovec& piece : peer.dut.qp->transmitter().window()) {
+    for (const iovec& piece : peer.dut.qp->transmitter().next_iovecs()) {
       const size_t here = std::min(piece.iov_len, limit - done);
       const auto* from = static_cast<const std::byte*>(piece.iov_base);
       peer.out.insert(peer.out.end(), from, from + here);
@@ -44,7 +44,7 @@ struct LocalFailure : ::testing::TestWithParam<bool> {
   void fault() {
     auto turn = peer.dut.qp->transmit_side().begin();
     ASSERT_TRUE(turn);
-    EXPECT_FALSE(peer.dut.qp->transmitter().window().empty());
+    EXPECT_FALSE(peer.dut.qp->transmitter().next_iovecs().empty());
     peer.dut.qp->transmitter().fault();
     (void)turn.end();
     ASSERT_TRUE(peer.dut.qp->flush_due());

@@ -790,7 +790,7 @@ class Run {
     Transmitter& transmitter = end.qp->transmitter();
     auto turn = end.qp->transmit_side().begin();
     for (;;) {
-      const std::span<const iovec> window = transmitter.window();
+      const std::span<const iovec> window = transmitter.next_iovecs();
       if (window.empty()) {
         moved |= transmitter.unfinished();
         break;
@@ -809,7 +809,7 @@ class Run {
     if (receiver.closed() || in.broken()) return in.discard();
     bool moved = false;
     if (!in.empty() && (!receiver.rnr_blocked() || receiver.reads_ahead())) {
-      const std::span<const iovec> window = receiver.window(end.staging);
+      const std::span<const iovec> window = receiver.next_iovecs(end.staging);
       const size_t done = in.read(window, pair_.limit());
       if (out.may_give_back()) receiver.note_acknowledged();
       end.outcome |= receiver.received(end.staging, done);

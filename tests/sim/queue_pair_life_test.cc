@@ -72,9 +72,9 @@ TEST(Sqd, HoldsOnAStreamThatOpens) {
   ASSERT_EQ(end.post(SendOpcode::kSend, 1, {}), 0);
   auto turn = end.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
-  EXPECT_TRUE(end.qp->transmitter().window().empty());
+  EXPECT_TRUE(end.qp->transmitter().next_iovecs().empty());
   end.qp->to_rts();
-  EXPECT_FALSE(end.qp->transmitter().window().empty());
+  EXPECT_FALSE(end.qp->transmitter().next_iovecs().empty());
   (void)turn.end();
 }
 
@@ -111,7 +111,7 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
                                       : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
                                false);
       const auto lock = end.qp->receive_side().lock_exclusive();
-      std::memcpy(end.qp->receiver().window(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
+      std::memcpy(end.qp->receiver().next_iovecs(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
       end.qp->receiver().received(end.staging, fpdu.size());
     }
     EXPECT_EQ(end.events.size(), early ? 1u : 0u);
@@ -133,7 +133,7 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
   auto turn = end.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
-  EXPECT_TRUE(end.qp->transmitter().window().empty());
+  EXPECT_TRUE(end.qp->transmitter().next_iovecs().empty());
   (void)turn.end();
   EXPECT_TRUE(end.sends().empty());
   EXPECT_TRUE(end.qp->end_stream(StreamEnd::kFin));

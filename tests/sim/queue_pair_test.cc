@@ -98,17 +98,17 @@ TEST_P(Connected, SentReportsWhetherThereIsMore) {
   ASSERT_TRUE(turn);
   Transmitter& transmitter = pair.a.qp->transmitter();
   const auto send = [&](size_t limit) {
-    return transmitter.sent(pair.a_to_b.write(transmitter.window(), limit));
+    return transmitter.sent(pair.a_to_b.write(transmitter.next_iovecs(), limit));
   };
   EXPECT_TRUE(send(5)) << "half of it is left";
   EXPECT_FALSE(send(~size_t{0}));
   EXPECT_TRUE(transmitter.dry());
-  EXPECT_TRUE(transmitter.window().empty());
+  EXPECT_TRUE(transmitter.next_iovecs().empty());
   const Sge large = mine(0, kSize);  // more than one batch with CRC on
   ASSERT_EQ(pair.a.post(SendOpcode::kWrite, 3, {&large, 1}, there.address(), rkey()), 0);
   ASSERT_EQ(pair.a.post(SendOpcode::kRead, 4, {&small, 1}, there.address(), rkey(), kSendFence), 0);
   while (send(~size_t{0})) EXPECT_FALSE(transmitter.dry());
-  EXPECT_TRUE(transmitter.window().empty());
+  EXPECT_TRUE(transmitter.next_iovecs().empty());
   (void)turn.end();
   pair.run();
   EXPECT_EQ(pair.a.sends().size(), 3u);
@@ -428,7 +428,7 @@ TEST_F(LargeSends, GoStraightToTheirPlace) {
   const auto* const place = there.data();
   for (; !pair.a_to_b.bytes.empty(); ++reads) {
     const auto lock = pair.b.qp->receive_side().lock_exclusive();
-    const std::span<const iovec> window = pair.b.qp->receiver().window(pair.b.staging);
+    const std::span<const iovec> window = pair.b.qp->receiver().next_iovecs(pair.b.staging);
     size_t left = pair.a_to_b.read(window, kMessages * kMessage * 2);
     (void)pair.b.qp->receiver().received(pair.b.staging, left);
     for (const iovec& piece : window) {
@@ -468,8 +468,8 @@ TEST_F(LargeSends, NeedNoCallForTheirShortEnd) {
   auto turn = pair.a.qp->transmit_side().begin();
   ASSERT_TRUE(turn);
   size_t calls = 0;
-  for (auto window = pair.a.qp->transmitter().window(); !window.empty();
-       window = pair.a.qp->transmitter().window()) {
+  for (auto window = pair.a.qp->transmitter().next_iovecs(); !window.empty();
+       window = pair.a.qp->transmitter().next_iovecs()) {
     size_t size = 0;
     for (const iovec& piece : window) size += piece.iov_len;
     EXPECT_GE(size, kMessage);

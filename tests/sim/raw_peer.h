@@ -139,7 +139,7 @@ class RawPeer {
     size_t at = 0;
     while (at < bytes.size() && !dut.qp->receiver().rnr_blocked()) {
       const auto lock = dut.qp->receive_side().lock_exclusive();
-      auto window = dut.qp->receiver().window(dut.staging);
+      auto window = dut.qp->receiver().next_iovecs(dut.staging);
       size_t room = std::min(bytes.size() - at, chunk == 0 ? ~size_t{0} : chunk);
       size_t done = 0;
       for (const iovec& piece : window) {
@@ -164,8 +164,8 @@ class RawPeer {
     if (!reads) return;
     auto turn = dut.qp->transmit_side().begin();
     if (!turn) return;
-    for (auto window = dut.qp->transmitter().window(); !window.empty();
-         window = dut.qp->transmitter().window()) {
+    for (auto window = dut.qp->transmitter().next_iovecs(); !window.empty();
+         window = dut.qp->transmitter().next_iovecs()) {
       size_t done = 0;
       for (const iovec& piece : window) {
         const auto* from = static_cast<const std::byte*>(piece.iov_base);

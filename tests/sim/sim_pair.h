@@ -210,11 +210,11 @@ class Pair {
   bool step(End& end, Pipe& out, Pipe& in) {
     bool moved = false;
     if (auto turn = end.qp->transmit_side().begin()) {
-      auto window = end.qp->transmitter().window();
+      auto window = end.qp->transmitter().next_iovecs();
       if (!window.empty()) {
         const size_t done = out.write(window, limit());
         if (!end.qp->transmitter().sent(done)) {
-          EXPECT_TRUE(end.qp->transmitter().window().empty()) << "sent() promised it";
+          EXPECT_TRUE(end.qp->transmitter().next_iovecs().empty()) << "sent() promised it";
         }
         moved |= done > 0;
       }
@@ -225,7 +225,7 @@ class Pair {
     const bool reads = !end.qp->receiver().rnr_blocked() || end.qp->receiver().reads_ahead();
     if (reads && !in.bytes.empty()) {
       const auto lock = end.qp->receive_side().lock_exclusive();
-      auto window = end.qp->receiver().window(end.staging);
+      auto window = end.qp->receiver().next_iovecs(end.staging);
       const size_t done = in.read(window, limit());
       end.outcome |= end.qp->receiver().received(end.staging, done);
       if (!end.staging) end.staging = std::make_unique<StagingBuffer>();

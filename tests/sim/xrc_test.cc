@@ -138,12 +138,12 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   {
     const auto side = pair.a.qp->transmit_side().lock_exclusive();
     auto& transmitter = pair.a.qp->transmitter();
-    while (transmitter.sent(pair.a_to_b.write(transmitter.window(), ~size_t{0}))) {
+    while (transmitter.sent(pair.a_to_b.write(transmitter.next_iovecs(), ~size_t{0}))) {
     }
   }
   while (!pair.a_to_b.bytes.empty()) {
     const auto side = pair.b.qp->receive_side().lock_exclusive();
-    auto window = pair.b.qp->receiver().window(pair.b.staging);
+    auto window = pair.b.qp->receiver().next_iovecs(pair.b.staging);
     const size_t size = pair.a_to_b.read(window, ~size_t{0});
     pair.b.outcome |= pair.b.qp->receiver().received(pair.b.staging, size);
     if (!pair.b.staging) pair.b.staging = std::make_unique<StagingBuffer>();
@@ -151,7 +151,7 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
   EXPECT_EQ(first.completed().size(), GetParam() ? 0u : 1u);
   {
     const auto side = pair.b.qp->transmit_side().lock_exclusive();
-    EXPECT_EQ(pair.b.qp->transmitter().window().empty(), !GetParam());
+    EXPECT_EQ(pair.b.qp->transmitter().next_iovecs().empty(), !GetParam());
   }
   pair.b.complete_kept();
   EXPECT_EQ(first.completed().size(), GetParam() ? 1u : 0u);

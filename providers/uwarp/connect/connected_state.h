@@ -46,7 +46,7 @@ inline void log_failure(Qpn number, const StreamFailure& failure) {
 /// An FPDU has gone in part. The rest of it is in memory of our own once the queue pair is flushed.
 inline bool half_sent(QueuePair& qp) {
   const auto transmit = qp.transmit_side().lock_exclusive();
-  return !qp.transmitter().window().empty();
+  return !qp.transmitter().next_iovecs().empty();
 }
 
 /// Under the connection's mutex, in which `Endpoint` and `Socket` may be used. Time in nanoseconds.

@@ -289,19 +289,19 @@ void Stream::transmit_turn(StreamEvents& notice) {
   size_t budget_bytes = tuning::kPassBytes;
   if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
   for (;;) {
-    const std::span<const iovec> window = qp_.transmitter().window();
-    if (window.empty()) {
+    const std::span<const iovec> iovecs = qp_.transmitter().next_iovecs();
+    if (iovecs.empty()) {
       if (qp_.transmitter().unfinished()) [[unlikely]]
         owner_->schedule();
       else if (qp_.transmitter().awaits_placing()) [[unlikely]]
         full_.store(true, std::memory_order_release);  // until the ring is read, as it tells
       break;
     }
-    const ssize_t sent = write(window);
+    const ssize_t sent = write(iovecs);
     if (sent > 0) {
       count_turn(notice);
       if (capture_ != nullptr) [[unlikely]]
-        capture_->sent(window, static_cast<size_t>(sent));
+        capture_->sent(iovecs, static_cast<size_t>(sent));
       bool more = qp_.transmitter().sent(static_cast<size_t>(sent));
       if (qp_.transmitter().carrier_change_due()) [[unlikely]] {
         sends_by_ring_.store(ring_ != nullptr, std::memory_order_release);
@@ -532,8 +532,8 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     StagingPointer& staging = own_staging();
     if (staging == nullptr) [[unlikely]]
       return Found::kMore;  // an edge is told only once
-    const std::span<const iovec> window = qp_.receiver().window(staging);
-    const ssize_t count = read(window);
+    const std::span<const iovec> iovecs = qp_.receiver().next_iovecs(staging);
+    const ssize_t count = read(iovecs);
     if (count <= 0) {
       if (count == -EAGAIN) {
         if (on_ring() && !rnr_blocked && (gate_due_ || ring_->unplaced())) note_placed();
@@ -557,7 +557,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     if (sends_by_ring_.load(std::memory_order_acquire) && ring_->may_give_back()) [[unlikely]]
       qp_.receiver().note_acknowledged();
     if (capture_ != nullptr) [[unlikely]]
-      capture_->received(window, bytes);
+      capture_->received(iovecs, bytes);
     const uint32_t outcome = qp_.receiver().received(staging, bytes);
     if (outcome != kRxNothing && take_outcome(outcome, answer, notice)) {
       if (!qp_.receiver().reads_ahead()) return Found::kStopped;
@@ -566,7 +566,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     // Less than there was room for: the socket was empty then, and what comes later makes a new
     // edge. But an end that was announced already makes none, so it is read.
     // A ring says so itself.
-    if (bytes < qp_.receiver().window_bytes() && hang_up_.load(std::memory_order_acquire) == 0 &&
+    if (bytes < qp_.receiver().next_bytes() && hang_up_.load(std::memory_order_acquire) == 0 &&
         !on_ring())
       return Found::kDrained;
     if (bytes >= budget_bytes) return Found::kMore;

@@ -43,7 +43,7 @@ struct WithoutMemory : ::testing::Test {
     auto turn = end.qp->transmit_side().begin();
     EXPECT_TRUE(turn);
     std::span<const iovec> window;
-    const bool asked = without_memory([&] { window = end.qp->transmitter().window(); });
+    const bool asked = without_memory([&] { window = end.qp->transmitter().next_iovecs(); });
     sent = out.write(window, limit);
     if (sent != 0) (void)end.qp->transmitter().sent(sent);
     (void)turn.end();
@@ -53,7 +53,7 @@ struct WithoutMemory : ::testing::Test {
     const auto side = end.qp->receive_side().lock_exclusive();
     size_t count = 0;
     const bool asked = without_memory([&] {
-      const auto window = end.qp->receiver().window(end.staging);
+      const auto window = end.qp->receiver().next_iovecs(end.staging);
       count = in.read(window, ~size_t{0});
       end.outcome |= end.qp->receiver().received(end.staging, count);
     });
@@ -74,7 +74,7 @@ struct WithoutMemory : ::testing::Test {
   void expect_silent_end() {
     const auto turn = pair.a.qp->transmit_side().begin();
     EXPECT_TRUE(turn);
-    EXPECT_TRUE(pair.a.qp->transmitter().window().empty());
+    EXPECT_TRUE(pair.a.qp->transmitter().next_iovecs().empty());
     EXPECT_TRUE(pair.a.qp->transmitter().finished());
     pair.a_to_b.log.clear();  // the stream ends inside an FPDU
   }

@@ -102,7 +102,7 @@ bool Receiver::mid_message() const {
 
 // ---- Calls
 
-std::span<const iovec> Receiver::window(StagingPointer& staging) {
+std::span<const iovec> Receiver::next_iovecs(StagingPointer& staging) {
   assert(in_.stream.mine.receive());
   staged_.begin(staging);
   staged_.make_space();
@@ -124,7 +124,7 @@ std::span<const iovec> Receiver::window(StagingPointer& staging) {
   }
   assert(count < StagingBuffer::kIovecs && run_.staged_bytes() + space <= staged_.space_size());
   iovecs[count++] = {staged_.space() + run_.staged_bytes(), space};
-  window_bytes_ = direct_bytes_ + run_.bytes() + space;
+  next_bytes_ = direct_bytes_ + run_.bytes() + space;
   return {iovecs, count};
 }
 
@@ -172,13 +172,13 @@ size_t Receiver::describe_run(iovec* iovecs, size_t count) {
 }
 
 uint32_t Receiver::received(StagingPointer& staging, size_t bytes) {
-  assert(in_.stream.mine.receive() && bytes <= window_bytes_);
+  assert(in_.stream.mine.receive() && bytes <= next_bytes_);
   in_.counters.bytes.add(bytes);
   if (!closed()) {
     const size_t direct = std::min(bytes, direct_bytes_);
     const size_t behind = bytes - direct;
     in_.segment.payload_done(direct);
-    staged_.add(direct_bytes_ == 0 ? behind : run_.take(behind, bytes == window_bytes_));
+    staged_.add(direct_bytes_ == 0 ? behind : run_.take(behind, bytes == next_bytes_));
     direct_bytes_ = 0;
   }
   return consume(staging);

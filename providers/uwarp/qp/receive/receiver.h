@@ -78,7 +78,7 @@ class StagedBytes {
 };
 
 /// A member of its QueuePair. Closed, so that what comes is dropped, until restart() begins a
-/// stream. From then on each received() follows a window(), and takes as many FPDUs as have come
+/// stream. From then on each received() follows a next_iovecs(), and takes as many FPDUs as have come
 /// whole. Held while a message has no receive: resume() goes on, expire() gives up. Closed again
 /// once the stream has failed or the peer's Terminate has come, and by flush(), close() and
 /// reset(). After flush() no receive is taken, and after reset() no byte is kept either.
@@ -98,7 +98,7 @@ class Receiver {
   BufferList* sink_ = nullptr;  // of what is no Write: where its payload goes
   uint32_t trailer_left_ = 0;
   size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
-  size_t window_bytes_ = 0;  // ... and all of it
+  size_t next_bytes_ = 0;  // ... and all of it
   SegmentRun run_;           // segments behind the one under way
 
  public:
@@ -108,9 +108,9 @@ class Receiver {
   /// Begins a stream (StreamState::restart was called).
   void restart();
   /// Where the next bytes belong. `staging` must be non-null.
-  std::span<const iovec> window(StagingPointer& staging);
+  std::span<const iovec> next_iovecs(StagingPointer& staging);
   /// Bytes that it has room for.
-  size_t window_bytes() const { return window_bytes_; }
+  size_t next_bytes() const { return next_bytes_; }
   /// The stream gave `bytes` into the last window. May keep `staging` (null on return, or another).
   /// Returns ReceiveOutcome bits, as the following calls do.
   uint32_t received(StagingPointer& staging, size_t bytes);

@@ -70,7 +70,7 @@ void Transmitter::restart() {
 
 // ---- What goes next
 
-std::span<const iovec> Transmitter::window() {
+std::span<const iovec> Transmitter::next_iovecs() {
   assert(stream_.mine.transmit());
   if (!stream_.running.load(std::memory_order_acquire)) return {};
   completer_.retire();
@@ -415,7 +415,7 @@ void Transmitter::begin_request() {
       acknowledging.owe();
   }
   if (is_local(wqe.opcode)) [[unlikely]]
-    return change_window(wqe, position);
+    return change_next_iovecs(wqe, position);
   if (answer) return emit_request(wqe, position);
   if (wqe.opcode != SendOpcode::kWrite) {
     qn_ = static_cast<QueueNumber>(wqe.msn);
@@ -479,14 +479,14 @@ void Transmitter::emit_read(uint64_t request, uint64_t acknowledges, ReadRequest
 
 // BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
 // window are over when the table returns.
-void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
+void Transmitter::change_next_iovecs(SendWqe& wqe, uint64_t position) {
   const RemoteAccessor self{config_.domain, stream_.identity, 0};
   bool done;
   if (wqe.opcode == SendOpcode::kBindWindow) {
     bound_windows_ = true;
     done = config_.regions->bind(wqe.binding(), self);
   } else {
-    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
+    done = config_.regions->invalidate_next_iovecs(STag{wqe.imm_or_invalidate}, self);
   }
   if (!done) return fail_request(position, WcStatus::kMwBindErr);
   wqe.end_position.store(batch_.sent_position(), std::memory_order_relaxed);
@@ -648,7 +648,7 @@ bool Transmitter::append_answer() {
   BufferList payload;
   payload.append(source.address, segment.payload, source.region, source.memory);
   Built built = Built::kFault;
-  if (!source.through_window()) [[likely]]
+  if (!source.through_next_iovecs()) [[likely]]
     built = append(header, &payload, 0, segment.payload);
   else if (const RangeGuard guard(source, request.source_stag); guard)
     // Copied while the binding holds: unbinding then waits for no send call.

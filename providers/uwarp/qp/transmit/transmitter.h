@@ -23,7 +23,7 @@
 
 namespace uwarp {
 
-/// A member of its QueuePair. Closed until restart() begins a stream. From then on window() fills
+/// A member of its QueuePair. Closed until restart() begins a stream. From then on next_iovecs() fills
 /// the batch, with one message after the other, and sent() empties it. A stream that has failed
 /// begins no message; flush() completes all requests, the Terminate follows if one is due, and the
 /// side is closed again, and finished() once all of that has gone. Without a peer lose() completes
@@ -82,20 +82,20 @@ class Transmitter {
   void restart();
   /// The next bytes to send: valid until sent(), or until the side is given back. Empty when
   /// nothing may be sent now. Completes what needs no bytes on the way.
-  std::span<const iovec> window();
-  /// The last window() is empty for want of memory, or a turn was long enough: try again.
+  std::span<const iovec> next_iovecs();
+  /// The last next_iovecs() is empty for want of memory, or a turn was long enough: try again.
   bool unfinished() const {
     return stream_.running.load(std::memory_order_relaxed) &&
            (batch_.starved() || direct_.outcome() == DirectRequests::Outcome::kLater);
   }
-  /// The last window() is empty because what goes next waits until all before has been placed.
+  /// The last next_iovecs() is empty because what goes next waits until all before has been placed.
   bool awaits_placing() const { return direct_.outcome() == DirectRequests::Outcome::kWait; }
   /// The first `bytes` of the window are with the kernel: completes the requests they finish. True
   /// if there may be more to send.
   bool sent(size_t bytes);
   /// The kernel could not read the application's memory.
   void fault();
-  /// Work that window() may turn into bytes now, as far as a look from outside can tell: it may
+  /// Work that next_iovecs() may turn into bytes now, as far as a look from outside can tell: it may
   /// still have to wait for ORD or a fence. Lock-free.
   bool wanted() const;
 
@@ -107,7 +107,7 @@ class Transmitter {
     lent_from_ = batch_.sent_position();
   }
 
-  /// What the last window() holds is mostly of large messages.
+  /// What the last next_iovecs() holds is mostly of large messages.
   bool sends_large() const { return batch_.large(); }
   /// All that was posted or owed has been handed over, so that a FIN loses nothing (answers to
   /// Reads may still be out).
@@ -224,7 +224,7 @@ class Transmitter {
   [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges) {
     emit_read(OutboundRequest::kNoRequest, acknowledges, {.source_stag = STag{1}});
   }
-  [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void change_next_iovecs(SendWqe& wqe, uint64_t position);
   /// The next segment of the open request. False: it has no room in the batch.
   bool append_segment();
   Built append_send(const SendWqe& wqe, const Segment& segment);

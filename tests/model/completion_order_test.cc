@@ -19,7 +19,7 @@ enum class Completes { kWithKernel, kAcknowledged, kRead };
 // The part of SendCompleter that is modelled.
 struct ModelSender {
   ModelSender(OrderFault fault, bool lends) : fault(fault), lends(lends) {}
-  RetireWish& retire_wish() { return wish; }
+  RetireRequest& retire_request() { return wish; }
   bool in_flight() const { return true; }
   void retire() {
     if (fault == OrderFault::kLooksFirst) look();
@@ -34,7 +34,7 @@ struct ModelSender {
   }
   const OrderFault fault;
   const bool lends;
-  RetireWish wish;
+  RetireRequest wish;
   int sent = 0;  // guarded by the side
   Atomic<int> read{0};
   Atomic<int> acknowledged{1'000'000};

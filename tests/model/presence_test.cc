@@ -107,7 +107,7 @@ struct World : Scenario {
         wake.store(false);
         serve_revisits();
       } else {
-        bool rest = presence.polls() == polls && presence.begin_rest();
+        bool rest = presence.polls() == polls && presence.park();
         if (rest && revisits_wait()) rest = false;
         if (!edges_only) (void)heap.begin_sleep(0, rest ? Heap::kNever : 100, 0);
         if (rest && !stopping.load())
@@ -115,7 +115,7 @@ struct World : Scenario {
         else
           news ? relax() : yield();
         wake.store(false);
-        presence.end_rest();
+        presence.unpark();
         if (!edges_only) heap.end_sleep();
         if (!edges_only && presence.driver_sleeps()) serve_revisits();
       }

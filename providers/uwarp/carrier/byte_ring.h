@@ -56,9 +56,9 @@ class RingWriter {
     if (read_ == at_.bytes && at_.bytes != 0) begin_again();
     return true;
   }
-  /// While the ring's pages but the first one are on their way back to the system. at_rest().
+  /// While the ring's pages but the first one are on their way back to the system. idle().
   void keep_to_first_page(bool on) {
-    assert(!on || at_rest());
+    assert(!on || idle());
     end_ = on ? kFirstPage : size_;
   }
   bool keeps_to_first_page() const { return end_ != size_; }
@@ -125,10 +125,10 @@ class RingWriter {
     return unread;
   }
   /// All has been read, as of the last look().
-  bool at_rest() const { return at_.bytes == 0; }
-  /// The memory that has been written to since the last call. at_rest().
+  bool idle() const { return at_.bytes == 0; }
+  /// The memory that has been written to since the last call. idle().
   std::span<std::byte> take_used() {
-    assert(at_rest() && extent_ <= size_);
+    assert(idle() && extent_ <= size_);
     return {base_, std::exchange(extent_, 0)};
   }
   /// The reader is behind this position, as of the last look().

@@ -334,7 +334,7 @@ ssize_t RingCarrier::send(std::span<const iovec> bytes) {
 // The first page stays, so that the next message needs no page fault, and is written to meanwhile.
 bool RingCarrier::trim() {
   const uint64_t now = writer_.at().word();
-  if (std::exchange(rested_at_, now) != now || !poll_writer() || !writer_.at_rest()) return false;
+  if (std::exchange(idle_at_, now) != now || !poll_writer() || !writer_.idle()) return false;
   if (writer_.keeps_to_first_page() && !check_trimmed()) return true;
   if (!errands_.has_space()) return false;  // or the ring would be small for as long as others like
   const std::span<std::byte> used = writer_.take_used();

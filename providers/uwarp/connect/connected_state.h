@@ -65,7 +65,7 @@ class ConnectedState {
   static constexpr uint32_t kLongestSilenceMs = 600;
 
   /// A ring of shared memory that has been unused for once or twice this time is made smaller.
-  static constexpr uint64_t kRestNs = 1'000'000'000;
+  static constexpr uint64_t kTrimAfterNs = 1'000'000'000;
 
   struct Terms {
     bool rendezvous = false;    // made without rdma_cm: a FIN is silent
@@ -95,7 +95,7 @@ class ConnectedState {
   Deadline deadline() const {
     const auto of_phase = [](const auto& phase) { return phase.until; };
     return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, rnr_, fault_, post_,
-                     peer_check_, nudge_, rest_});
+                     peer_check_, nudge_, trim_});
   }
 
   Next on_events(const StreamEvents& events, uint64_t now_ns) {
@@ -130,7 +130,7 @@ class ConnectedState {
   void on_post_waits(uint64_t now_ns) { post_ = {now_ns + tuning::kPostWaitNs}; }
 
   /// The stream uses shared memory, and is busy.
-  void on_busy_ring(uint64_t now_ns) { rest_ = {now_ns + kRestNs}; }
+  void on_busy_ring(uint64_t now_ns) { trim_ = {now_ns + kTrimAfterNs}; }
 
   /// The owner's wish: what was posted goes out, then FIN. EINVAL before the stream is established.
   /// RFC 5044-7.2-a.
@@ -170,7 +170,7 @@ class ConnectedState {
     next.transmit_overdue = post_.take_passed(now_ns);
     next.expire = rnr_.take_passed(now_ns);
     next.release = fault_.take_passed(now_ns);
-    if (rest_.take_passed(now_ns) && !endpoint_->stream().trim_ring()) on_busy_ring(now_ns);
+    if (trim_.take_passed(now_ns) && !endpoint_->stream().trim_ring()) on_busy_ring(now_ns);
     if (auto* const silent = std::get_if<Silent>(&phase_);
         silent && silent->until.take_passed(now_ns)) {
       const StreamEnd kind = silent->end;
@@ -407,7 +407,7 @@ class ConnectedState {
   Deadline fault_;      // a FaultScript holds a direction
   Deadline post_;       // posts that wait for others go out
   Deadline peer_check_;  // the next look whether the peer acknowledges what was sent
-  Deadline rest_;       // the next look whether the ring is unused
+  Deadline trim_;       // the next look whether the ring is unused
   Deadline nudge_;      // an empty Write goes to a peer that has sent nothing yet
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
   uint32_t peer_checks_ = 0;  // at which it owed something, in a row

@@ -61,11 +61,11 @@ class Presence {
     return on && !now.armed;
   }
   /// Disarmed, it may sleep without end because the driver sleeps: the end of the drive wakes it.
-  [[nodiscard]] bool begin_rest() {
-    return change([](Who& who) { who.resting = who.driver_sleeps; }).resting;
+  [[nodiscard]] bool park() {
+    return change([](Who& who) { who.parked = who.driver_sleeps; }).parked;
   }
-  void end_rest() {
-    if (who_.load().resting) change([](Who& who) { who.resting = false; });
+  void unpark() {
+    if (who_.load().parked) change([](Who& who) { who.parked = false; });
   }
   /// A thread drives, or has since `drives` was brought up to date. But while threads wait for the
   /// helper thread, a drive that has ended does not count.
@@ -120,7 +120,7 @@ class Presence {
     bool wake = false;
     change([&](Who& who) {
       --who.sleepers;
-      wake = who.driven_by(turn) && (who.resting || who.waiters != 0);
+      wake = who.driven_by(turn) && (who.parked || who.waiters != 0);
       if (!who.driven_by(turn)) return;
       who.driver = kNobody;
       who.driver_sleeps = false;
@@ -134,7 +134,7 @@ class Presence {
     uint64_t driver : 2 = kNobody;
     uint64_t driver_sleeps : 1 = false;
     uint64_t armed : 1 = false;
-    uint64_t resting : 1 = false;         // the helper thread sleeps without end
+    uint64_t parked : 1 = false;         // the helper thread sleeps without end
     uint64_t drive_expected : 1 = false;  // threads that arm a queue come to drive, as before
     uint64_t waiters : 20 = 0;
     uint64_t sleepers : 20 = 0;

@@ -408,14 +408,14 @@ int Progress::wait_armed(epoll_event* events) {
 
 void Progress::wait_disarmed(const LastWait& last) {
   // Pollers serve the epoll set: this thread sleeps beside it and is not woken by messages.
-  bool rest = presence_.polls() == last.polls && presence_.begin_rest();
-  // Behind begin_rest(), as revisit() looks for a driver that sleeps behind its entry.
-  if (rest && revisits_.waiting()) rest = false;
+  bool park = presence_.polls() == last.polls && presence_.park();
+  // Behind park(), as revisit() looks for a driver that sleeps behind its entry.
+  if (park && revisits_.waiting()) park = false;
   const uint64_t now = now_ns();
-  const uint64_t tick = rest ? DeadlineHeap::kNever : now + tick_ns_;
+  const uint64_t tick = park ? DeadlineHeap::kNever : now + tick_ns_;
   // Pollers serve deadlines. To wake this thread for each that is set would disturb them. A
   // deadline may rather be late when they have just stopped.
-  const uint64_t until = deadlines_.begin_sleep(now, tick, rest ? 0 : polling_.late_ns);
+  const uint64_t until = deadlines_.begin_sleep(now, tick, park ? 0 : polling_.late_ns);
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
@@ -429,7 +429,7 @@ void Progress::wait_disarmed(const LastWait& last) {
     }
   }
   tick_ns_ = whole ? std::min(2 * tick_ns_, polling_.longest_ns) : polling_.take_over_ns;
-  presence_.end_rest();
+  presence_.unpark();
   deadlines_.end_sleep();
   if (presence_.driver_sleeps()) serve_revisits();
 }

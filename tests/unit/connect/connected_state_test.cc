@@ -494,10 +494,10 @@ TEST(ConnectedState, ARingIsLookedAtWhileItIsUsed) {
   const auto poll = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
   for (int use = 1; use <= 2; ++use) {
     world.life.on_busy_ring(kNow);
-    EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kRestNs);
+    EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kTrimAfterNs);
     world.endpoint.pump.rests = false;
     poll();
-    EXPECT_EQ(world.life.deadline().at_ns, kNow + 2 * Life::kRestNs);
+    EXPECT_EQ(world.life.deadline().at_ns, kNow + 2 * Life::kTrimAfterNs);
     world.endpoint.pump.rests = true;
     poll();
     EXPECT_FALSE(world.life.deadline());

@@ -83,7 +83,7 @@ class SegmentRun {
 // The completion of a Send comes before the receive completion of the peer's answer to it. The
 // thread that sent may not have stored the former yet when another thread has received the latter.
 
-/// Receive side. `Sender` has in_flight(), retire_wish(), and retire(), which completes what has
+/// Receive side. `Sender` has in_flight(), retire_request(), and retire(), which completes what has
 /// gone.
 template <class Sender>
 class BasicCompletionOrder {
@@ -116,8 +116,8 @@ class BasicCompletionOrder {
 
  private:
   [[gnu::noinline]] AfterTurn wait_for_sender() {
-    const uint32_t wish = sender_.retire_wish().ask();
-    for (int round = 0; !sender_.retire_wish().granted(wish); ++round) {
+    const uint32_t request = sender_.retire_request().ask();
+    for (int round = 0; !sender_.retire_request().granted(request); ++round) {
       if (auto turn = side_.try_begin()) {
         sender_.retire();
         return turn.end();

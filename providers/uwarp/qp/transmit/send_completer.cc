@@ -156,8 +156,8 @@ void SendCompleter::note_peer_delivered() {
 // that does not say that they have arrived. RFC 5040-5.5-9/14/15.
 [[gnu::flatten]] void SendCompleter::retire(bool built) {
   assert(stream_.mine.transmit());
-  const uint32_t asked = retire_wish_.asked();
-  if (stream_.lent != nullptr && !retire_wish_.granted(asked)) [[unlikely]]
+  const uint32_t asked = retire_request_.asked();
+  if (stream_.lent != nullptr && !retire_request_.granted(asked)) [[unlikely]]
     take_given_back();
   if (acknowledging_.on()) [[unlikely]]
     note_peer_delivered();
@@ -173,7 +173,7 @@ void SendCompleter::note_peer_delivered() {
     complete(queue_.retired(), WcStatus::kSuccess, 0);
   }
   check_drain();
-  retire_wish_.grant(asked);
+  retire_request_.grant(asked);
 }
 
 void SendCompleter::note_sent(size_t bytes) {

@@ -102,11 +102,11 @@ uint64_t failed_request(const StreamFailure& failure, const OutboundRequests& ou
                         SendQueue& queue, bool acknowledged);
 
 // The receive side asks the transmit side to complete what has gone.
-class RetireWish {
+class RetireRequest {
  public:
   uint32_t ask() { return asked_.fetch_add(1, std::memory_order_acq_rel) + 1; }
-  bool granted(uint32_t wish) const {
-    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - wish) >= 0;
+  bool granted(uint32_t request) const {
+    return static_cast<int32_t>(granted_.load(std::memory_order_acquire) - request) >= 0;
   }
   /// Transmit side: what has been asked, before it looks at what has gone, ...
   uint32_t asked() const { return asked_.load(std::memory_order_acquire); }
@@ -139,7 +139,7 @@ class SendCompleter {
   bool reason_reported_ = true;          // by a completion of this stream, or there is no stream
 
   // Any thread.
-  RetireWish retire_wish_;
+  RetireRequest retire_request_;
 
  public:
   SendCompleter(const QpConfig& config, SendQueue& queue, StreamState& stream, TransmitBatch& batch,
@@ -164,7 +164,7 @@ class SendCompleter {
   /// The first `bytes` of what is built have gone; retire() follows.
   void note_sent(size_t bytes);
   /// Any thread: asks the one with the transmit side to do that.
-  RetireWish& retire_wish() { return retire_wish_; }
+  RetireRequest& retire_request() { return retire_request_; }
   /// Requests have gone that are not complete. Any thread.
   bool in_flight() const { return queue_.in_flight(); }
   /// Raises kSqDrained if it is asked for and nothing is on its way.

@@ -33,9 +33,9 @@ OneSidedControl& one_sided_of(const SharedMemory& memory, bool first) {
 
 }  // namespace
 
-RingCarrier::RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
+RingCarrier::RingCarrier(SharedMemory memory, bool creator, WakeupSocket wakeup,
                          std::shared_ptr<PeerMemory> peer, Errands& errands)
-    : parts_(std::make_shared<Parts>(std::move(memory), std::move(bell))),
+    : parts_(std::make_shared<Parts>(std::move(memory), std::move(wakeup))),
       peer_(std::move(peer)),
       errands_(errands),
       out_(control_of(parts_->memory, creator)),
@@ -76,10 +76,10 @@ void RingCarrier::set_muted(bool on) {
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
   if (came || waits_for_space_.load(std::memory_order_seq_cst) ||
       waits_for_place_.load(std::memory_order_seq_cst))
-    parts_->bell.ring_here();
+    parts_->wakeup.ring_here();
 }
 
-void RingCarrier::nudge() { parts_->bell.ring(); }
+void RingCarrier::nudge() { parts_->wakeup.ring(); }
 
 // --- One-sided
 
@@ -94,7 +94,7 @@ void RingCarrier::set_socket(int socket) {
 }
 
 void RingCarrier::note_placed() {
-  if (reader_.note_placed()) parts_->bell.ring();
+  if (reader_.note_placed()) parts_->wakeup.ring();
 }
 
 bool RingCarrier::await_settled() {
@@ -214,7 +214,7 @@ ssize_t RingCarrier::take(std::span<const iovec> buffer) {
   }
   if (!pull.empty() && (!pull.run() || reader_.withdrawn())) return -ECONNRESET;
   if (received != 0) {
-    if (reader_.release()) parts_->bell.ring();
+    if (reader_.release()) parts_->wakeup.ring();
     return static_cast<ssize_t>(received);
   }
   return reader_.broken() ? -EPROTO : -EAGAIN;
@@ -280,7 +280,7 @@ ssize_t RingCarrier::given_back() {
 
 void RingCarrier::show() {
   out_.writer_cpu.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
-  if (writer_.publish()) parts_->bell.ring();
+  if (writer_.publish()) parts_->wakeup.ring();
 }
 
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
@@ -349,7 +349,7 @@ bool RingCarrier::trim() {
 void RingCarrier::Parts::run() noexcept {
   (void)madvise(pages.data(), pages.size(), MADV_REMOVE);
   trimmed.store(true, std::memory_order_seq_cst);
-  bell.ring_here();
+  wakeup.ring_here();
 }
 
 bool RingCarrier::check_trimmed() {

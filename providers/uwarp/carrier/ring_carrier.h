@@ -38,15 +38,15 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   /// Of the memory that both share.
   static constexpr size_t kSharedBytes = 4096 + 2 * size_t{kRingBytes};
 
-  /// `creator`: of the memory, which is the first to write into the first ring. `bell`: our end.
+  /// `creator`: of the memory, which is the first to write into the first ring. `wakeup`: our end.
   /// `errands` outlive it.
-  RingCarrier(SharedMemory memory, bool creator, WakeupSocket bell,
+  RingCarrier(SharedMemory memory, bool creator, WakeupSocket wakeup,
               std::shared_ptr<PeerMemory> peer, Errands& errands);
   ~RingCarrier() override;
 
   /// To be watched for WakeupSocket::kEdges, which come when there is something to receive, or room
   /// to send, that was waited for, and now and then for nothing.
-  int wakeup_fd() const { return parts_->bell.fd(); }
+  int wakeup_fd() const { return parts_->wakeup.fd(); }
   int memory_fd() const { return parts_->memory.fd(); }
   /// The other process has it: it is not needed any more.
   void close_memory_fd() { parts_->memory.close_fd(); }
@@ -156,11 +156,11 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   /// What it shares with the thread that gives pages back to the system. That waits for as long as
   /// the peer likes, which may have the memory's file locked by a write() of its own.
   struct Parts final : Errand {
-    Parts(SharedMemory memory, WakeupSocket bell)
-        : memory(std::move(memory)), bell(std::move(bell)) {}
+    Parts(SharedMemory memory, WakeupSocket wakeup)
+        : memory(std::move(memory)), wakeup(std::move(wakeup)) {}
     void run() noexcept override;
     SharedMemory memory;
-    const WakeupSocket bell;
+    const WakeupSocket wakeup;
     std::span<std::byte> pages;        // to give back
     std::atomic<bool> trimmed{false};  // they are back; the transmit side has not seen it yet
   };

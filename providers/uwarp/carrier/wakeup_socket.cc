@@ -49,11 +49,11 @@ std::optional<WakeupSocket> WakeupSocket::adopt(ForeignFd& fd, ForeignFd& rung, 
     if (option_of(number, SO_DOMAIN) != AF_UNIX || option_of(number, SO_TYPE) != SOCK_STREAM ||
         option_of(number, SO_ACCEPTCONN) != 0 || !end_sending(number) || !is_empty(number))
       return std::nullopt;
-  WakeupSocket bell;
-  bell.foreign_ = std::make_shared<Foreign>();
-  bell.foreign_->ends = {fd.adopt(), rung.adopt()};
-  bell.errands_ = &errands;
-  return bell;
+  WakeupSocket wakeup;
+  wakeup.foreign_ = std::make_shared<Foreign>();
+  wakeup.foreign_->ends = {fd.adopt(), rung.adopt()};
+  wakeup.errands_ = &errands;
+  return wakeup;
 }
 
 WakeupSocket::~WakeupSocket() {

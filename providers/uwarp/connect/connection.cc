@@ -42,9 +42,9 @@ Connection::~Connection() {
 
 int Connection::disconnect() {
   Turn turn(*this);
-  Life* const open = life();
+  Connected* const open = connected();
   if (open == nullptr) return calls_.was_established() ? 0 : EINVAL;
-  Life::Next next;
+  Connected::Next next;
   if (int error = open->on_disconnect(next, now_ns())) return error;
   follow(turn, next);
   finish(turn, Calls::kLater);
@@ -53,7 +53,7 @@ int Connection::disconnect() {
 
 void Connection::endpoint_gone() {
   Turn turn(*this);
-  if (const Life* const open = life()) {
+  if (const Connected* const open = connected()) {
     calls_.notify_end();
     // Where ERR is how applications disconnect, the rest of what they sent must still arrive: a
     // close with unread bytes would reset the connection.
@@ -72,7 +72,7 @@ void Connection::abort() {
   Turn turn(*this);
   calls_.drop_owner();
   const std::shared_ptr<Endpoint> failed =
-      life() != nullptr && !life()->rendezvous() ? endpoint_ : nullptr;
+      connected() != nullptr && !connected()->rendezvous() ? endpoint_ : nullptr;
   leave_endpoint(turn);
   if (failed != nullptr) {
     log_event("qp %#x: in ERR, as its connection is given up", failed->number().value);
@@ -105,12 +105,12 @@ void Connection::established(ConnectParameters peer) {
 }
 
 void Connection::on_events(const StreamEvents& notice) {
-  const bool kept = (notice.outcome & kRxKept) != 0;
-  if (kept) [[unlikely]]
+  const bool deferred = (notice.outcome & kRxDeferred) != 0;
+  if (deferred) [[unlikely]]
     context_.xrc_senders.take_acknowledgements();
   Turn turn(*this);
-  if (Life* const open = life()) {
-    if (kept && !endpoint_->complete_kept()) [[unlikely]]
+  if (Connected* const open = connected()) {
+    if (deferred && !endpoint_->complete_deferred()) [[unlikely]]
       schedule();
     if ((notice.outcome & kRxNewQueue) != 0) [[unlikely]]
       endpoint_->follow_receives();
@@ -121,19 +121,19 @@ void Connection::on_events(const StreamEvents& notice) {
   finish(turn);
 }
 
-void Connection::follow(Turn& turn, const Life::Next& next) {
+void Connection::follow(Turn& turn, const Connected::Next& next) {
   turn.pump |= next.pump;
   if (next.turn) schedule();
   if (next.established) established({});
-  if (next.notify_end || next.leave != Life::Leave::kStay) calls_.notify_end();
-  if (next.leave == Life::Leave::kDrain) drain(turn);
-  if (next.leave == Life::Leave::kGentle) close(turn, CloseMode::kGentle);
-  if (next.leave == Life::Leave::kReset) close(turn, CloseMode::kReset);
+  if (next.notify_end || next.leave != Connected::Leave::kStay) calls_.notify_end();
+  if (next.leave == Connected::Leave::kDrain) drain(turn);
+  if (next.leave == Connected::Leave::kGentle) close(turn, CloseMode::kGentle);
+  if (next.leave == Connected::Leave::kReset) close(turn, CloseMode::kReset);
 }
 
 void Connection::transmit_before_long() {
   Turn turn(*this);
-  if (Life* const open = life()) open->on_post_waits(now_ns());
+  if (Connected* const open = connected()) open->on_post_waits(now_ns());
   update_deadline(turn);
 }
 
@@ -230,13 +230,13 @@ void Connection::deadline_passed() {
   Turn turn(*this);
   deadline_ns_ = ~uint64_t{0};  // Progress has dropped it, or another one was set meanwhile
   const uint64_t now = now_ns();
-  Life::Next next;
+  Connected::Next next;
   const std::shared_ptr<Endpoint> endpoint = open_ ? endpoint_ : nullptr;
   if (ActiveStartup* const startup = active()) {
     follow(turn, *startup, startup->on_deadline(now));
   } else if (PassiveStartup* const listening = passive()) {
     if (listening->on_deadline(now)) close(turn, CloseMode::kReset);
-  } else if (Life* const open = life()) {
+  } else if (Connected* const open = connected()) {
     next = open->on_deadline(now);
     follow(turn, next);
   } else if (auto* const draining = std::get_if<Draining>(&state_)) {
@@ -294,7 +294,7 @@ bool Connection::ready(uint32_t events) {
     if (passive() != nullptr) watch_requested(*passive());
   } else if (std::holds_alternative<Draining>(state_)) {
     read_away(turn);
-  } else if (life() != nullptr && events != 0) {
+  } else if (connected() != nullptr && events != 0) {
     turn.pump = true;  // it became open while this edge waited for the mutex
   }
   finish(turn);
@@ -305,7 +305,7 @@ void Connection::out_of_memory() {
   Turn turn(*this);
   if (ActiveStartup* const startup = active())
     follow(turn, *startup, startup->on_failed(ENOMEM, now_ns()));
-  else if (Life* const open = life())
+  else if (Connected* const open = connected())
     follow(turn, open->on_out_of_memory(now_ns()));
   else if (!std::holds_alternative<Closed>(state_))
     close(turn, CloseMode::kReset);
@@ -374,7 +374,7 @@ void Connection::reply_accepted(Turn& turn, ActiveStartup& startup) {
 int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   dialed_ = agreed.initiator;
   const uint32_t own_ms = settings().peer_timeout_ms != 0 ? 0 : endpoint_->peer_timeout_ms();
-  Life::Terms terms;
+  Connected::Terms terms;
   terms.rendezvous = agreed.rendezvous;
   terms.acknowledged = acknowledged();
   terms.unreliable = is_unreliable(endpoint_->qp().config().transport);
@@ -391,12 +391,12 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   return enter_fpdu_mode(turn, stream_config(agreed), terms);
 }
 
-int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms) {
+int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Connected::Terms& terms) {
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
   if (config.may_leave_tcp && dialed_) endpoint_->stream().notify_when_busy();
   if (log_enabled()) [[unlikely]]
     log_carrier();
-  state_.emplace<Life>(*endpoint_, socket_.tcp(), terms, now_ns());
+  state_.emplace<Connected>(*endpoint_, socket_.tcp(), terms, now_ns());
   turn.pump = true;
   const Lock guard(endpoint_lock_);
   open_ = true;
@@ -467,11 +467,11 @@ void Connection::log_carrier() const {
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {
-  if (life() == nullptr || endpoint_ == nullptr) return;
+  if (connected() == nullptr || endpoint_ == nullptr) return;
   was_busy_ |= notice.busy;
   const bool shown = (notice.outcome & kRxMagic) != 0;
   if (socket_.ring() != nullptr) {
-    if (notice.busy) life()->on_busy_ring(now_ns());
+    if (notice.busy) connected()->on_busy_ring(now_ns());
   } else if (notice.busy || (shown && was_busy_)) {
     offer_carrier(turn);
   }
@@ -545,13 +545,13 @@ Result<Connection::Carrier> Connection::make_carrier(Errands& errands, const Mai
                                                      std::shared_ptr<PeerMemory> peer) {
   auto memory = SharedMemory::create(RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bells = WakeupSocket::pair();
-  if (!bells) return Error{bells.error()};
+  auto wakeups = WakeupSocket::pair();
+  if (!wakeups) return Error{wakeups.error()};
   const PeerMemory::Place secret = peer->place();
-  auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(bells->first),
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), true, std::move(wakeups->first),
                                             std::move(peer), errands);
   if (pulls_work()) ring->ask_peer(mail.pid, mail.letter.secret);
-  return Carrier{std::move(ring), std::move(bells->second), secret};
+  return Carrier{std::move(ring), std::move(wakeups->second), secret};
 }
 
 // A peer that has not shown that it may read our memory might make this thread wait.
@@ -560,9 +560,9 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
   if (mail.fds.size() != 3) return Error{EPROTO};
   auto memory = SharedMemory::adopt(mail.fds[0], RingCarrier::kSharedBytes);
   if (!memory) return Error{memory.error()};
-  auto bell = WakeupSocket::adopt(mail.fds[1], mail.fds[2], errands);
-  if (!bell) return Error{EPROTO};
-  auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*bell),
+  auto wakeup = WakeupSocket::adopt(mail.fds[1], mail.fds[2], errands);
+  if (!wakeup) return Error{EPROTO};
+  auto ring = std::make_unique<RingCarrier>(std::move(*memory), false, std::move(*wakeup),
                                             std::move(peer), errands);
   if (pulls_work() && ring->take_answer(pulls_pay())) {
     ring->ask_peer(mail.pid, mail.letter.secret);
@@ -573,7 +573,7 @@ Result<Connection::Carrier> Connection::adopt_carrier(Errands& errands, Mail& ma
 
 // Null: the connection has left the stream meanwhile, or cannot wait for the bell.
 RingCarrier* Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
-  if (life() == nullptr || endpoint_ == nullptr || socket_.ring() != nullptr) return nullptr;
+  if (connected() == nullptr || endpoint_ == nullptr || socket_.ring() != nullptr) return nullptr;
   RingCarrier& ring = *carrier;
   if (int error = socket_.watch_ring(*this, std::move(carrier))) {
     log_refusal(remote_, error);
@@ -581,7 +581,7 @@ RingCarrier* Connection::join_carrier(std::unique_ptr<RingCarrier> carrier) {
   }
   ring.join(context_.gates);
   if (!endpoint_->stream().join_ring(ring)) return nullptr;
-  life()->on_busy_ring(now_ns());
+  connected()->on_busy_ring(now_ns());
   return &ring;
 }
 

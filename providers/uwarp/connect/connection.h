@@ -107,7 +107,7 @@ struct ConnectContext;
 class Listener;
 
 /// Made by connect() and connect_to_itself(), or by a Listener with incoming(). Its states are
-/// those of State: a start-up, FPDU mode (Life, with its endpoint), Draining behind our FIN,
+/// those of State: a start-up, FPDU mode (Connected, with its endpoint), Draining behind our FIN,
 /// Closed. Held by its endpoint until it leaves FPDU mode, by its listener until the Request is
 /// whole, by its owner, and by the engine while it drains. Ends by itself, by its owner's
 /// disconnect() or abort(), and with its queue pair. Closed, it has neither socket nor endpoint;
@@ -208,14 +208,14 @@ class Connection final : public Source,
   void out_of_memory() override;
 
  private:
-  using Life = ConnectedState<Endpoint, TcpSocket>;
+  using Connected = ConnectedState<Endpoint, TcpSocket>;
   struct Closed {
     bool peer_left;  // before it was accepted
     static Deadline deadline() { return {}; }
   };
   // Start-ups are on the heap, as they hold whole frames.
   using State = std::variant<Closed, std::unique_ptr<ActiveStartup>,
-                             std::unique_ptr<PassiveStartup>, Life, Draining>;
+                             std::unique_ptr<PassiveStartup>, Connected, Draining>;
 
   /// The mutex, and what must not be done under it: that is due when the mutex is given up.
   struct SCOPED_CAPABILITY Turn {
@@ -238,7 +238,7 @@ class Connection final : public Source,
 
   ActiveStartup* active() REQUIRES(mutex_) { return present<ActiveStartup>(); }
   PassiveStartup* passive() REQUIRES(mutex_) { return present<PassiveStartup>(); }
-  Life* life() REQUIRES(mutex_) { return std::get_if<Life>(&state_); }
+  Connected* connected() REQUIRES(mutex_) { return std::get_if<Connected>(&state_); }
   template <class Startup>
   Startup* present() REQUIRES(mutex_) {
     auto* const held = std::get_if<std::unique_ptr<Startup>>(&state_);
@@ -285,7 +285,7 @@ class Connection final : public Source,
   };
   StreamConfig stream_config(const Agreed& agreed) REQUIRES(mutex_);
   int open_stream(Turn& turn, const Agreed& agreed) REQUIRES(mutex_);
-  int enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Life::Terms& terms)
+  int enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Connected::Terms& terms)
       REQUIRES(mutex_);
   void established(ConnectParameters peer) REQUIRES(mutex_);
   // Leaving TCP.
@@ -306,7 +306,7 @@ class Connection final : public Source,
                                        std::shared_ptr<PeerMemory> peer);
   RingCarrier* join_carrier(std::unique_ptr<RingCarrier> carrier) REQUIRES(mutex_);
   // What follows in FPDU mode and after.
-  void follow(Turn& turn, const Life::Next& next) REQUIRES(mutex_);
+  void follow(Turn& turn, const Connected::Next& next) REQUIRES(mutex_);
   void drain(Turn& turn) REQUIRES(mutex_);
   void read_away(Turn& turn) REQUIRES(mutex_);
   void leave_endpoint(Turn& turn) REQUIRES(mutex_);
@@ -337,7 +337,7 @@ class Connection final : public Source,
   // pays no mutex per message. So it is opened and taken away under both.
   mutable SpinLock endpoint_lock_;  // leaf
   std::shared_ptr<Endpoint> endpoint_ GUARDED_BY(mutex_);
-  bool open_ GUARDED_BY(mutex_) = false;  // state_ is Life
+  bool open_ GUARDED_BY(mutex_) = false;  // state_ is Connected
 };
 
 }  // namespace uwarp

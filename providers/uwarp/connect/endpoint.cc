@@ -488,9 +488,9 @@ void Endpoint::follow_receives() {
   if (completions != nullptr) stream_.join(PollGroup::of(*completions));
 }
 
-bool Endpoint::complete_kept() {
+bool Endpoint::complete_deferred() {
   const auto receive = qp_.receive_side().lock_exclusive();
-  return qp_.receiver().complete_kept() == kRxNothing;
+  return qp_.receiver().complete_deferred() == kRxNothing;
 }
 
 void Endpoint::forget(const XrcQueue& queue) {

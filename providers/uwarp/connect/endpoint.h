@@ -176,8 +176,8 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void close_stream();
   /// XRC: polls of the completion queue that a message has named shall drive the stream.
   void follow_receives();
-  /// Receiver::complete_kept(). False: that has failed the stream.
-  bool complete_kept();
+  /// Receiver::complete_deferred(). False: that has failed the stream.
+  bool complete_deferred();
   /// When a message without a buffer has waited long enough; 0: never.
   uint64_t rnr_deadline_ns() const;
   /// From timeout and retry count; 0: not set, or infinite.

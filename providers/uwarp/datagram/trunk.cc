@@ -22,7 +22,7 @@ constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
 /// Requests wait no longer for a line, or for one to move on.
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
 /// Lines in a row that may end as soon as they are open before there is a pause.
-constexpr uint32_t kBriefLines = 3;
+constexpr uint32_t kBriefConnections = 3;
 /// A line that makes no progress for this time is given up: others lack the memory of its frames.
 constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
@@ -39,12 +39,12 @@ bool Trunk::idle() {
 
 bool Trunk::open() {
   const Lock lock(lock_);
-  return line_ != nullptr;
+  return connection_ != nullptr;
 }
 
 bool Trunk::holds(TrunkNonce nonce) {
   const Lock lock(lock_);
-  return line_ != nullptr && line_->nonce() == nonce;
+  return connection_ != nullptr && connection_->nonce() == nonce;
 }
 
 // --- Filling
@@ -90,7 +90,7 @@ bool Trunk::take_frame_locked() {
 }
 
 size_t Trunk::take_done_locked() {
-  const size_t done = line_ != nullptr ? line_->take_done() : 0;
+  const size_t done = connection_ != nullptr ? connection_->take_done() : 0;
   for (size_t left = done; left > 0 && !in_flight_.empty(); --left)
     trunks_.frames().give_back(in_flight_.pop());
   return done;
@@ -107,7 +107,7 @@ void Trunk::drop_all_locked() {
 void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
   while (!ready_.empty()) {
     Frame& frame = ready_.front();
-    if (!line_->post(frame)) break;
+    if (!connection_->post(frame)) break;
     in_flight_.push(ready_.pop());
     ++frames;
     bytes += frame.size;
@@ -117,12 +117,12 @@ void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
 // Asks for an event of done frames, if a queue pair waits for room or frames wait to be posted.
 // True: some are done already.
 bool Trunk::ask_for_done_locked() {
-  return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !line_->ask_for_done();
+  return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !connection_->ask_for_done();
 }
 
 void Trunk::flush() {
   for (;;) {
-    std::shared_ptr<TrunkConnection> line;
+    std::shared_ptr<TrunkConnection> connection;
     uint32_t frames = 0;
     uint64_t bytes = 0;
     {
@@ -133,16 +133,16 @@ void Trunk::flush() {
         if (state_ != State::kOpen) return;
         close_frame_locked();
         post_locked(frames, bytes);
-        line = line_;
+        connection = connection_;
       }
     }
-    if (line == nullptr) return begin_call();
-    if (frames != 0) line->pump(frames, bytes);
+    if (connection == nullptr) return begin_call();
+    if (frames != 0) connection->pump(frames, bytes);
     std::shared_ptr<DatagramWaiter> waiters;
     bool again;
     {
       const Lock lock(lock_);
-      if (line_ != line) return;
+      if (connection_ != connection) return;
       const size_t done = take_done_locked();
       if (has_space_locked()) waiters = take_waiters_locked();
       // A line that takes nothing any more is about to end.
@@ -163,7 +163,7 @@ bool Trunk::wait_for_space(std::shared_ptr<DatagramWaiter> waiter) {
     if (has_space_locked() || stalled_ || state_ == State::kUnreachable) return false;
     waiter->next_waiting = std::move(waiters_);
     waiters_ = std::move(waiter);
-    if (state_ != State::kOpen) return true;  // line_open() or line_over() comes
+    if (state_ != State::kOpen) return true;  // connection_open() or connection_over() comes
     if (!ask_for_done_locked()) return true;
   }
   flush_soon();
@@ -209,7 +209,7 @@ void Trunk::deadline_passed() {
       if (full_ns < kTrunkGiveUpNs)
         progress.set_deadline(*this, full_since_ns_ + kTrunkGiveUpNs);
       else
-        dead = line_;
+        dead = connection_;
     }
   }
   wake(std::move(waiters));
@@ -241,27 +241,27 @@ void Trunk::call(TrunkNonce nonce, bool replaces) {
   call_over(nonce, -error);
 }
 
-void Trunk::prove_again(TrunkConnection& line) {
-  const TrunkNonce nonce = line.nonce();
+void Trunk::prove_again(TrunkConnection& connection) {
+  const TrunkNonce nonce = connection.nonce();
   {
     const Lock lock(lock_);
-    if (line_.get() != &line || calling_ != 0 || nonce == 0) return;
+    if (connection_.get() != &connection || calling_ != 0 || nonce == 0) return;
     calling_ = nonce;
   }
   call(nonce, true);
 }
 
-void Trunk::line_open(std::shared_ptr<TrunkConnection> line) {
+void Trunk::connection_open(std::shared_ptr<TrunkConnection> connection) {
   std::shared_ptr<TrunkConnection> retired;
   {
     const Lock lock(lock_);
-    if (line_ != nullptr) {
-      if (!line->replaces()) return;  // two called each other: the first line stays
+    if (connection_ != nullptr) {
+      if (!connection->replaces()) return;  // two called each other: the first line stays
       take_done_locked();
-      retired = std::move(line_);
+      retired = std::move(connection_);
       retired->keep_frames(std::exchange(in_flight_, {}));
     }
-    line_ = std::move(line);
+    connection_ = std::move(connection);
     state_ = State::kOpen;
     open_since_ns_ = now_ns();
   }
@@ -286,15 +286,15 @@ void Trunk::log_pause(int status) {
             key.port, why);
 }
 
-void Trunk::line_over(const TrunkConnection& line, int status) {
+void Trunk::connection_over(const TrunkConnection& connection, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> gone;
   bool log_it = false;
   const bool wanted = trunks_.in_use();  // else all lines end
   {
     const Lock lock(lock_);
-    if (line_.get() != &line) return;
-    gone = std::move(line_);
+    if (connection_.get() != &connection) return;
+    gone = std::move(connection_);
     drop_all_locked();
     state_ = State::kIdle;
     if (now_ns() - open_since_ns_ >= kFirstTrunkPauseNs) {
@@ -305,25 +305,25 @@ void Trunk::line_over(const TrunkConnection& line, int status) {
       ++brief_;
     }
     // A peer that takes each call and ends it at once is not called for each datagram.
-    if (status != 0 || brief_ > kBriefLines) log_it = pause_locked();
+    if (status != 0 || brief_ > kBriefConnections) log_it = pause_locked();
     waiters = take_waiters_locked();
   }
   if (log_it) log_pause(status);
   wake(std::move(waiters));
 }
 
-void Trunk::line_closing(TrunkConnection& line) {
+void Trunk::connection_closing(TrunkConnection& connection) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> closing;
   uint32_t frames = 0;
   uint64_t bytes = 0;
   {
     const Lock lock(lock_);
-    if (line_.get() != &line) return;
+    if (connection_.get() != &connection) return;
     take_done_locked();
     close_frame_locked();
     post_locked(frames, bytes);
-    closing = std::move(line_);
+    closing = std::move(connection_);
     closing->keep_frames(std::exchange(in_flight_, {}));
     state_ = State::kIdle;
     waiters = take_waiters_locked();
@@ -344,9 +344,9 @@ void Trunk::call_over(TrunkNonce nonce, int status) {
       drop_all_locked();
       log_it = pause_locked();
       waiters = take_waiters_locked();
-    } else if (line_ != nullptr && line_->nonce() == nonce &&
+    } else if (connection_ != nullptr && connection_->nonce() == nonce &&
                (status == -ECONNREFUSED || status == -EADDRNOTAVAIL)) {
-      left = line_;  // one of its two ports is no longer there
+      left = connection_;  // one of its two ports is no longer there
     }
   }
   if (log_it) log_pause(status);

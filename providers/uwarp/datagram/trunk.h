@@ -37,7 +37,7 @@ class Trunk final : public Source, public DatagramPath {
   SpinLock lock_;
   State state_ GUARDED_BY(lock_) = State::kIdle;
   TrunkNonce calling_ GUARDED_BY(lock_) = 0;  // of the last call, until it has ended
-  std::shared_ptr<TrunkConnection> line_ GUARDED_BY(lock_);
+  std::shared_ptr<TrunkConnection> connection_ GUARDED_BY(lock_);
   Frame* filling_ GUARDED_BY(lock_) = nullptr;
   FrameQueue ready_ GUARDED_BY(lock_);
   FrameQueue in_flight_ GUARDED_BY(lock_);
@@ -73,16 +73,16 @@ class Trunk final : public Source, public DatagramPath {
   // ---- For its lines, no locks.
   /// A line is there, and the peer has proved that it has its port. The first one is used, unless
   /// the new one replaces it.
-  void line_open(std::shared_ptr<TrunkConnection> line);
+  void connection_open(std::shared_ptr<TrunkConnection> connection);
   /// One that was open has ended: 0, or a negative errno if it was given up.
-  void line_over(const TrunkConnection& line, int status);
+  void connection_over(const TrunkConnection& connection, int status);
   /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
-  void line_closing(TrunkConnection& line);
+  void connection_closing(TrunkConnection& connection);
   /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A line that
   /// was asked for did not open, unless it is there.
   void call_over(TrunkNonce nonce, int status);
-  /// It is asked again whether the peer of `line` has its port: another process may have it now.
-  void prove_again(TrunkConnection& line);
+  /// It is asked again whether the peer of `connection` has its port: another process may have it now.
+  void prove_again(TrunkConnection& connection);
 
   // Source.
   bool ready(uint32_t events) override;

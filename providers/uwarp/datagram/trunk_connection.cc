@@ -116,19 +116,19 @@ int TrunkConnection::make_endpoint() {
 namespace {
 
 /// A line among those of the process; taken out again unless it comes to be.
-class KeptLine {
+class KeptConnection {
  public:
-  KeptLine(Trunks& trunks, TrunkConnection& line) : trunks_(trunks), line_(line) {}
-  ~KeptLine() {
-    if (!stays) trunks_.let_go(line_);
+  KeptConnection(Trunks& trunks, TrunkConnection& connection) : trunks_(trunks), connection_(connection) {}
+  ~KeptConnection() {
+    if (!stays) trunks_.let_go(connection_);
   }
-  KeptLine(const KeptLine&) = delete;
-  KeptLine& operator=(const KeptLine&) = delete;
+  KeptConnection(const KeptConnection&) = delete;
+  KeptConnection& operator=(const KeptConnection&) = delete;
   bool stays = false;
 
  private:
   Trunks& trunks_;
-  TrunkConnection& line_;
+  TrunkConnection& connection_;
 };
 
 }  // namespace
@@ -153,16 +153,16 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call(Trunks& trunks,
   const TrunkKey& key = trunk->key;
   auto port = trunks.context().ports.find(trunk->device().ifindex, key.own_port);
   if (port == nullptr) return Error{EADDRNOTAVAIL};
-  std::shared_ptr<TrunkConnection> line(new TrunkConnection(trunks, std::move(trunk), Role::kCall));
-  line->nonce_.store(nonce);
-  line->replaces_ = replaces;
-  line->port_ = std::move(port);
-  if (int error = line->make_endpoint()) return Error{error};
-  KeptLine kept(trunks, *line);
-  trunks.keep(line);
-  if (int error = line->dial({key, false, {nonce}})) return Error{error};
+  std::shared_ptr<TrunkConnection> connection(new TrunkConnection(trunks, std::move(trunk), Role::kCall));
+  connection->nonce_.store(nonce);
+  connection->replaces_ = replaces;
+  connection->port_ = std::move(port);
+  if (int error = connection->make_endpoint()) return Error{error};
+  KeptConnection kept(trunks, *connection);
+  trunks.keep(connection);
+  if (int error = connection->dial({key, false, {nonce}})) return Error{error};
   kept.stays = true;
-  return line;
+  return connection;
 }
 
 Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call_back(Trunks& trunks,
@@ -170,42 +170,42 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call_back(Trunks& trun
                                                                     std::vector<TrunkNonce> nonces,
                                                                     bool replaces) {
   const TrunkKey& key = trunk->key;
-  std::shared_ptr<TrunkConnection> line(
+  std::shared_ptr<TrunkConnection> connection(
       new TrunkConnection(trunks, std::move(trunk), Role::kCallBack));
-  line->replaces_ = replaces;
-  if (int error = line->make_endpoint()) return Error{error};
-  KeptLine kept(trunks, *line);
-  trunks.keep(line);
-  trunks.context().progress.set_deadline(*line, now_ns() + kCallBackNs);
-  if (int error = line->dial({key, true, std::move(nonces)})) return Error{error};
+  connection->replaces_ = replaces;
+  if (int error = connection->make_endpoint()) return Error{error};
+  KeptConnection kept(trunks, *connection);
+  trunks.keep(connection);
+  trunks.context().progress.set_deadline(*connection, now_ns() + kCallBackNs);
+  if (int error = connection->dial({key, true, std::move(nonces)})) return Error{error};
   kept.stays = true;
-  return line;
+  return connection;
 }
 
 Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
     Trunks& trunks, const std::shared_ptr<Connection>& request,
     std::shared_ptr<TrunkConnection> call) {
-  std::shared_ptr<TrunkConnection> line(new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
-  line->replaces_ = call->replaces();
-  line->nonce_.store(call->nonce());
+  std::shared_ptr<TrunkConnection> connection(new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
+  connection->replaces_ = call->replaces();
+  connection->nonce_.store(call->nonce());
   {
-    const Lock lock(line->lock_);
-    line->call_ = std::move(call);
+    const Lock lock(connection->lock_);
+    connection->call_ = std::move(call);
   }
-  if (int error = line->make_endpoint()) return Error{error};
-  line->set_connection(request);
+  if (int error = connection->make_endpoint()) return Error{error};
+  connection->set_connection(request);
   ConnectParameters parameters;
-  parameters.private_data = encode_accepted(line->nonce());
-  KeptLine kept(trunks, *line);
-  trunks.keep(line);
-  if (int error = request->accept(line->endpoint_, parameters, line)) return Error{error};
+  parameters.private_data = encode_accepted(connection->nonce());
+  KeptConnection kept(trunks, *connection);
+  trunks.keep(connection);
+  if (int error = request->accept(connection->endpoint_, parameters, connection)) return Error{error};
   kept.stays = true;
-  return line;
+  return connection;
 }
 
 void TrunkConnection::close() {
   if (!open_.load()) return;  // its owner is told when it is
-  trunk_->line_closing(*this);
+  trunk_->connection_closing(*this);
   const auto connection = this->connection();
   if (connection == nullptr || connection->disconnect() == 0) return;
   give_up(0);
@@ -260,9 +260,9 @@ void TrunkConnection::connection_established(const std::shared_ptr<Connection>&,
     set_alarm();
   }
   if (role_ == Role::kCallBack) trunks_.proved(shared_line());
-  trunk_->line_open(shared_line());
+  trunk_->connection_open(shared_line());
   if (const auto call = take_call()) call->over(0);
-  if (over_.load()) trunk_->line_over(*this, 0);  // meanwhile: over() may not have seen it open
+  if (over_.load()) trunk_->connection_over(*this, 0);  // meanwhile: over() may not have seen it open
   if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
 }
 
@@ -299,7 +299,7 @@ void TrunkConnection::over(int status) {
   if (role_ == Role::kCall)
     trunk_->call_over(nonce(), status);
   else if (open_.load())
-    trunk_->line_over(*this, status);
+    trunk_->connection_over(*this, status);
   else if (const auto call = take_call())
     call->over(status != 0 ? status : -ECONNABORTED);
   port_ = nullptr;

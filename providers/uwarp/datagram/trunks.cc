@@ -67,7 +67,7 @@ void Trunks::endpoint_made() {
 }
 
 void Trunks::endpoint_gone() {
-  visit_lines([](TrunkConnection& line) { line.forget_endpoints(); });
+  visit_connections([](TrunkConnection& connection) { connection.forget_endpoints(); });
   {
     const Lock lock(mutex_);
     if (--endpoint_count_ != 0) return;
@@ -78,14 +78,14 @@ void Trunks::endpoint_gone() {
 
 // Without a lock, and without memory.
 template <typename Visit>
-void Trunks::visit_lines(Visit visit) {
+void Trunks::visit_connections(Visit visit) {
   std::array<std::shared_ptr<TrunkConnection>, 64> some;
   TrunkConnection* last = nullptr;
   for (size_t count = some.size(); count == some.size();) {
     count = 0;
     {
       const Lock lock(mutex_);
-      for (auto at = lines_.upper_bound(last); at != lines_.end() && count != some.size(); ++at) {
+      for (auto at = connections_.upper_bound(last); at != connections_.end() && count != some.size(); ++at) {
         last = at->first;
         some[count++] = at->second;
       }
@@ -94,29 +94,29 @@ void Trunks::visit_lines(Visit visit) {
   }
 }
 
-void Trunks::keep(const std::shared_ptr<TrunkConnection>& line) {
+void Trunks::keep(const std::shared_ptr<TrunkConnection>& connection) {
   std::optional<std::shared_ptr<TrunkConnection>> displaced;
   {
     const Lock lock(mutex_);
-    lines_.emplace(line.get(), line);
-    if (line->is_call()) calls_.insert_or_assign(line->nonce(), line);
-    if (line->takes_place())
-      displaced = unproved_.enter(line, line->trunk()->key.peer, trunk_places().unproved);
+    connections_.emplace(connection.get(), connection);
+    if (connection->is_call()) calls_.insert_or_assign(connection->nonce(), connection);
+    if (connection->takes_place())
+      displaced = unproved_.enter(connection, connection->trunk()->key.peer, trunk_places().unproved);
   }
   if (displaced) (*displaced)->give_up(-ECONNABORTED);
 }
 
-void Trunks::proved(const std::shared_ptr<TrunkConnection>& line) {
-  const TrunkKey& key = line->trunk()->key;
+void Trunks::proved(const std::shared_ptr<TrunkConnection>& connection) {
+  const TrunkKey& key = connection->trunk()->key;
   std::optional<std::shared_ptr<TrunkConnection>> displaced;
   try {
     const Lock lock(mutex_);
-    unproved_.leave(line);
-    if (lines_.contains(line.get()))  // it is not over already
-      displaced = proved_.enter(line, key.peer, trunk_places().proved,
+    unproved_.leave(connection);
+    if (connections_.contains(connection.get()))  // it is not over already
+      displaced = proved_.enter(connection, key.peer, trunk_places().proved,
                                 [](const auto& one) { return one->idle(); });
   } catch (const std::bad_alloc&) {
-    displaced = line;
+    displaced = connection;
   }
   call_back_over(key);
   if (!displaced) return;
@@ -126,29 +126,29 @@ void Trunks::proved(const std::shared_ptr<TrunkConnection>& line) {
   (*displaced)->give_up(0);  // its descriptor is needed at once, whatever its peer does
 }
 
-void Trunks::let_go(TrunkConnection& line) {
+void Trunks::let_go(TrunkConnection& connection) {
   std::shared_ptr<TrunkConnection> gone;  // after the lock
   const Lock lock(mutex_);
-  const auto found = lines_.find(&line);
-  if (found == lines_.end()) return;
+  const auto found = connections_.find(&connection);
+  if (found == connections_.end()) return;
   gone = std::move(found->second);
-  lines_.erase(found);
-  if (line.takes_place()) {
+  connections_.erase(found);
+  if (connection.takes_place()) {
     unproved_.leave(gone);
     proved_.leave(gone);
   }
-  if (const auto call = calls_.find(line.nonce());
-      line.is_call() && call != calls_.end() && call->second == gone)
+  if (const auto call = calls_.find(connection.nonce());
+      connection.is_call() && call != calls_.end() && call->second == gone)
     calls_.erase(call);
 }
 
 // A line that is not open yet closes itself once it is: in_use() is false then.
 void Trunks::close_lines() {
-  visit_lines([](TrunkConnection& line) { line.close(); });
+  visit_connections([](TrunkConnection& connection) { connection.close(); });
 }
 
 void Trunks::prove_again() {
-  visit_lines([](TrunkConnection& line) { line.trunk()->prove_again(line); });
+  visit_connections([](TrunkConnection& connection) { connection.trunk()->prove_again(connection); });
 }
 
 void Trunks::set_ending(bool on) {
@@ -163,7 +163,7 @@ void Trunks::begin() {
 
 bool Trunks::done() {
   const Lock lock(mutex_);
-  return lines_.empty();
+  return connections_.empty();
 }
 
 // --- Being called
@@ -216,10 +216,10 @@ bool Trunks::call_back(const TrunkKey& key) {
       auto nonces = call_backs_.take(key);
       lock.unlock();
       const bool replaces = trunk->open();
-      const auto line =
+      const auto connection =
           TrunkConnection::call_back(*this, std::move(trunk), std::move(nonces), replaces);
-      if (line) return true;
-      error = line.error();
+      if (connection) return true;
+      error = connection.error();
     } else {
       error = EADDRNOTAVAIL;
     }
@@ -253,9 +253,9 @@ bool Trunks::called_back(const TrunkKey& key, const std::shared_ptr<Connection>&
   if (call == nullptr || !call->claim()) return false;
   int error = ENOMEM;
   try {
-    const auto line = TrunkConnection::answer(*this, request, call);
-    if (line) return true;
-    error = line.error();
+    const auto connection = TrunkConnection::answer(*this, request, call);
+    if (connection) return true;
+    error = connection.error();
   } catch (const std::bad_alloc&) {
   }
   log_event("datagrams: cannot accept the connection of %s: errno %d", key.peer.to_string().c_str(),

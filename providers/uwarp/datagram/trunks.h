@@ -121,10 +121,10 @@ class Trunks final : public TrunkCalls, public LastWork {
     return endpoint_count_ != 0 && !ending_;
   }
   /// A call back takes a place, perhaps that of another.
-  void keep(const std::shared_ptr<TrunkConnection>& line);
-  void let_go(TrunkConnection& line);
+  void keep(const std::shared_ptr<TrunkConnection>& connection);
+  void let_go(TrunkConnection& connection);
   /// The peer of this call back has its port: the place is one for lines from now on.
-  void proved(const std::shared_ptr<TrunkConnection>& line);
+  void proved(const std::shared_ptr<TrunkConnection>& connection);
   /// A call back to `key` was answered, or has failed.
   void call_back_over(const TrunkKey& key);
 
@@ -154,7 +154,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   void close_lines();
   void set_ending(bool on);
   template <typename Visit>
-  void visit_lines(Visit visit);
+  void visit_connections(Visit visit);
 
   ConnectContext& context_;
   RegionTable& regions_;
@@ -169,7 +169,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   bool ending_ GUARDED_BY(mutex_) = false;
   size_t trim_at_ GUARDED_BY(mutex_) = kMostIdle;  // trunks
   std::map<TrunkKey, std::shared_ptr<Trunk>> trunks_ GUARDED_BY(mutex_);
-  std::map<TrunkConnection*, std::shared_ptr<TrunkConnection>> lines_ GUARDED_BY(mutex_);
+  std::map<TrunkConnection*, std::shared_ptr<TrunkConnection>> connections_ GUARDED_BY(mutex_);
   // Ours, by what their call back shows.
   std::map<TrunkNonce, std::shared_ptr<TrunkConnection>> calls_ GUARDED_BY(mutex_);
   CallBacks call_backs_ GUARDED_BY(mutex_);

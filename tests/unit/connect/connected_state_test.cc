@@ -104,7 +104,7 @@ struct FakeSocket {
   bool owes = false, silent = false;
 };
 
-using Life = ConnectedState<FakeEndpoint, FakeSocket>;
+using Connected = ConnectedState<FakeEndpoint, FakeSocket>;
 
 StreamEvents ended(StreamEnd end) {
   StreamEvents events;
@@ -120,14 +120,14 @@ StreamEvents outcome(uint32_t bits) {
 }
 
 struct World {
-  explicit World(const Life::Terms& terms) : life(endpoint, socket, terms, kNow) {}
+  explicit World(const Connected::Terms& terms) : connected(endpoint, socket, terms, kNow) {}
 
   FakeEndpoint endpoint;
   FakeSocket socket;
-  Life life;
+  Connected connected;
 };
 
-std::string words(const Life::Next& next) {
+std::string words(const Connected::Next& next) {
   static constexpr const char* kLeave[] = {"stay", "drain", "gentle", "reset"};
   std::string all = kLeave[static_cast<int>(next.leave)];
   if (next.established) all += " established";
@@ -142,54 +142,54 @@ std::string words(const Life::Next& next) {
 enum class Phase { kFlowing, kDisconnecting, kPeerFinished, kFailing, kSilent, kGivenUp };
 
 void bring_to(Phase phase, World& world) {
-  Life::Next next;
+  Connected::Next next;
   switch (phase) {
     case Phase::kFlowing:
       break;
     case Phase::kDisconnecting:
-      ASSERT_EQ(world.life.on_disconnect(next, kNow), 0);
+      ASSERT_EQ(world.connected.on_disconnect(next, kNow), 0);
       break;
     case Phase::kPeerFinished:
-      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+      next = world.connected.on_events(ended(StreamEnd::kFin), kNow);
       break;
     case Phase::kFailing:
-      next = world.life.on_events(outcome(kRxFailed), kNow);
+      next = world.connected.on_events(outcome(kRxFailed), kNow);
       break;
     case Phase::kSilent:
-      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
+      next = world.connected.on_events(ended(StreamEnd::kFin), kNow);
       break;
     case Phase::kGivenUp:
-      next = world.life.on_events(ended(StreamEnd::kFin), kNow);
-      next = world.life.on_deadline(world.life.deadline().at_ns);
+      next = world.connected.on_events(ended(StreamEnd::kFin), kNow);
+      next = world.connected.on_deadline(world.connected.deadline().at_ns);
       break;
   }
-  ASSERT_EQ(next.leave, Life::Leave::kStay);
+  ASSERT_EQ(next.leave, Connected::Leave::kStay);
   world.endpoint.pair.told.clear();
 }
 
 std::string after(std::string_view event, World& world) {
   FakeQp& qp = world.endpoint.pair;
-  Life::Next next;
+  Connected::Next next;
   const auto hang_up = [&](uint32_t events) {
     world.endpoint.pump.hung_up = events;
-    next = world.life.on_events({}, kNow);
+    next = world.connected.on_events({}, kNow);
   };
-  if (event == "fin") next = world.life.on_events(ended(StreamEnd::kFin), kNow);
-  if (event == "reset") next = world.life.on_events(ended(StreamEnd::kReset), kNow);
-  if (event == "timeout") next = world.life.on_events(ended(StreamEnd::kTimeout), kNow);
-  if (event == "failure") next = world.life.on_events(outcome(kRxFailed), kNow);
-  if (event == "terminate") next = world.life.on_events(outcome(kRxTerminated), kNow);
+  if (event == "fin") next = world.connected.on_events(ended(StreamEnd::kFin), kNow);
+  if (event == "reset") next = world.connected.on_events(ended(StreamEnd::kReset), kNow);
+  if (event == "timeout") next = world.connected.on_events(ended(StreamEnd::kTimeout), kNow);
+  if (event == "failure") next = world.connected.on_events(outcome(kRxFailed), kNow);
+  if (event == "terminate") next = world.connected.on_events(outcome(kRxTerminated), kNow);
   if (event == "disconnect") {
-    EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
+    EXPECT_EQ(world.connected.on_disconnect(next, kNow), 0);
   }
-  if (event == "memory") next = world.life.on_out_of_memory(kNow);
-  if (event == "late") next = world.life.on_deadline(kNow + 2 * kCloseWaitNs);
-  if (event == "early") next = world.life.on_deadline(kNow + 1);
+  if (event == "memory") next = world.connected.on_out_of_memory(kNow);
+  if (event == "late") next = world.connected.on_deadline(kNow + 2 * kCloseWaitNs);
+  if (event == "early") next = world.connected.on_deadline(kNow + 1);
   if (event == "hang-up") hang_up(EPOLLHUP);
   if (event == "half hang-up") hang_up(EPOLLRDHUP);
   if (event == "sent" || event == "spoken") {
     (event == "sent" ? qp.sent : qp.spoken) = true;
-    next = world.life.on_events({}, kNow);
+    next = world.connected.on_events({}, kNow);
   }
   if (event.starts_with("held")) {
     qp.held = true;
@@ -203,7 +203,7 @@ struct Expected {
   std::vector<std::string> after;  // one for each phase
 };
 
-void check_all(const Life::Terms& terms, const std::vector<Phase>& phases,
+void check_all(const Connected::Terms& terms, const std::vector<Phase>& phases,
                const std::vector<Expected>& rows) {
   for (const Expected& row : rows) {
     ASSERT_EQ(row.after.size(), phases.size()) << row.event;
@@ -273,7 +273,7 @@ TEST(ConnectedState, AFinWithNothingToSendEndsTheConnection) {
 TEST(ConnectedState, WithAcknowledgementsTheQueuePairOutlivesAFin) {
   World world({.acknowledged = true});
   EXPECT_EQ(after("fin", world), "stay told | unread 17 silent");
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kLongestSilenceMs * kNsPerMs);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + Connected::kLongestSilenceMs * kNsPerMs);
 }
 
 TEST(ConnectedState, NothingButTheOwnEndMattersAfterTheDisconnectOfAPeer) {
@@ -301,7 +301,7 @@ TEST(ConnectedState, TheEndOfAnUnreliablePeerIsNotReported) {
   for (const char* end : {"fin", "reset", "timeout", "memory"}) {
     World world({.rendezvous = true, .unreliable = true});
     EXPECT_EQ(after(end, world), "stay | lost") << end;
-    EXPECT_EQ(world.life.deadline().at_ns, Deadline{}.at_ns) << end;
+    EXPECT_EQ(world.connected.deadline().at_ns, Deadline{}.at_ns) << end;
   }
 }
 
@@ -332,33 +332,33 @@ TEST(ConnectedState, DisconnectLeavesSqd) {
   world.endpoint.pair.now = QpState::kSqd;
   EXPECT_EQ(after("disconnect", world), "stay pump | to_rts");
   EXPECT_TRUE(world.endpoint.pump.watched);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + kCloseWaitNs);
 }
 
 TEST(ConnectedState, TheTimeOfADisconnectGoesOnWhenThePeerFinishes) {
   World world({});
-  Life::Next next;
-  ASSERT_EQ(world.life.on_disconnect(next, kNow), 0);
-  (void)world.life.on_events(ended(StreamEnd::kFin), kNow + 5);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
-  ASSERT_EQ(world.life.on_disconnect(next, kNow + 6), 0);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs) << "disconnected before";
+  Connected::Next next;
+  ASSERT_EQ(world.connected.on_disconnect(next, kNow), 0);
+  (void)world.connected.on_events(ended(StreamEnd::kFin), kNow + 5);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + kCloseWaitNs);
+  ASSERT_EQ(world.connected.on_disconnect(next, kNow + 6), 0);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + kCloseWaitNs) << "disconnected before";
 }
 
 TEST(ConnectedState, TheFirstFpduOpensThePassiveSide) {
   World world({.first_fpdu = {kNow + 100}});
-  Life::Next next;
-  EXPECT_EQ(world.life.on_disconnect(next, kNow), EINVAL);
+  Connected::Next next;
+  EXPECT_EQ(world.connected.on_disconnect(next, kNow), EINVAL);
   EXPECT_EQ(after("spoken", world), "stay established");
-  EXPECT_FALSE(world.life.deadline());
+  EXPECT_FALSE(world.connected.deadline());
   EXPECT_EQ(after("spoken", world), "stay") << "reported once";
-  EXPECT_EQ(world.life.on_disconnect(next, kNow), 0);
+  EXPECT_EQ(world.connected.on_disconnect(next, kNow), 0);
 }
 
 TEST(ConnectedState, WithoutAFirstFpduItEnds) {
   World by_cm({.first_fpdu = {kNow + 100}});
-  EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 99)), "stay");
-  EXPECT_EQ(words(by_cm.life.on_deadline(kNow + 100)), "reset");
+  EXPECT_EQ(words(by_cm.connected.on_deadline(kNow + 99)), "stay");
+  EXPECT_EQ(words(by_cm.connected.on_deadline(kNow + 100)), "reset");
   EXPECT_EQ(by_cm.endpoint.pair.told, " timeout");
   // The rendezvous may try again, so the queue pair gets no event.
   for (const char* event : {"late", "fin", "reset", "memory"}) {
@@ -373,7 +373,7 @@ TEST(ConnectedState, SilenceLastsAsLongAsAnAdapterWouldRepeat) {
     World world({.rendezvous = true});
     world.endpoint.timeout_ms = timeout_ms;
     bring_to(Phase::kSilent, world);
-    EXPECT_EQ(world.life.deadline().at_ns, kNow + silence_ms * kNsPerMs) << timeout_ms;
+    EXPECT_EQ(world.connected.deadline().at_ns, kNow + silence_ms * kNsPerMs) << timeout_ms;
   }
 }
 
@@ -390,7 +390,7 @@ TEST(ConnectedState, AnErrorBehindTheEndIsAReset) {
   bring_to(Phase::kGivenUp, world);
   world.endpoint.pump.over = true;
   world.endpoint.pump.hung_up = EPOLLERR;
-  EXPECT_EQ(words(world.life.on_events({}, kNow)), "reset");
+  EXPECT_EQ(words(world.connected.on_events({}, kNow)), "reset");
   EXPECT_EQ(world.endpoint.pair.told, " reset");
 }
 
@@ -403,27 +403,27 @@ TEST(ConnectedState, ATimeoutWhileHeldIsReported) {
 TEST(ConnectedState, NudgesBecomeRarer) {
   World world({.nudges = true});
   uint64_t last_ns = kNow;
-  for (uint64_t wait_ns = Life::kFirstNudgeNs; wait_ns <= Life::kLastNudgeNs; wait_ns *= 8) {
-    ASSERT_EQ(world.life.deadline().at_ns, last_ns + wait_ns);
+  for (uint64_t wait_ns = Connected::kFirstNudgeNs; wait_ns <= Connected::kLastNudgeNs; wait_ns *= 8) {
+    ASSERT_EQ(world.connected.deadline().at_ns, last_ns + wait_ns);
     last_ns += wait_ns;
-    EXPECT_EQ(words(world.life.on_deadline(last_ns)), "stay pump");
+    EXPECT_EQ(words(world.connected.on_deadline(last_ns)), "stay pump");
   }
-  EXPECT_FALSE(world.life.deadline()) << "after the last";
+  EXPECT_FALSE(world.connected.deadline()) << "after the last";
 }
 
 TEST(ConnectedState, TheFirstNudgeIsSentBeforeADisconnect) {
   World world({.nudges = true});
   bring_to(Phase::kDisconnecting, world);
   EXPECT_EQ(after("sent", world), "stay");
-  EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
-  EXPECT_EQ(words(world.life.on_events({}, kNow)), "drain");
+  EXPECT_EQ(words(world.connected.on_deadline(kNow + Connected::kFirstNudgeNs)), "stay pump");
+  EXPECT_EQ(words(world.connected.on_events({}, kNow)), "drain");
 }
 
 TEST(ConnectedState, APeerThatHasSentIsNotNudged) {
   World world({.nudges = true});
   world.endpoint.pair.spoken = true;
-  EXPECT_EQ(words(world.life.on_deadline(kNow + Life::kFirstNudgeNs)), "stay pump");
-  EXPECT_FALSE(world.life.deadline());
+  EXPECT_EQ(words(world.connected.on_deadline(kNow + Connected::kFirstNudgeNs)), "stay pump");
+  EXPECT_FALSE(world.connected.deadline());
 }
 
 TEST(ConnectedState, ASilentPeerThatOwesAnAnswerIsLost) {
@@ -431,12 +431,12 @@ TEST(ConnectedState, ASilentPeerThatOwesAnAnswerIsLost) {
   world.socket.owes = true;
   StreamEvents events;
   events.began_to_send = true;
-  (void)world.life.on_events(events, kNow);
+  (void)world.connected.on_events(events, kNow);
   uint64_t now_ns = kNow;
   const auto poll = [&] {
     now_ns += 500 * kNsPerMs;
-    EXPECT_EQ(world.life.deadline().at_ns, now_ns);
-    return words(world.life.on_deadline(now_ns));
+    EXPECT_EQ(world.connected.deadline().at_ns, now_ns);
+    return words(world.connected.on_deadline(now_ns));
   };
   EXPECT_EQ(poll(), "stay");
   EXPECT_EQ(poll(), "stay");
@@ -452,55 +452,55 @@ TEST(ConnectedState, AnAnswerMustBeOwedForTwoIntervals) {
   world.socket.owes = world.socket.silent = true;
   StreamEvents events;
   events.began_to_send = true;
-  (void)world.life.on_events(events, kNow);
+  (void)world.connected.on_events(events, kNow);
   for (const char* expected : {"stay", "stay", "reset"})
-    EXPECT_EQ(words(world.life.on_deadline(world.life.deadline().at_ns)), expected);
+    EXPECT_EQ(words(world.connected.on_deadline(world.connected.deadline().at_ns)), expected);
 }
 
 TEST(ConnectedState, APeerThatOwesNoAnswerHasNoTimeout) {
   World world({.peer_timeout_ms = 1000});
   StreamEvents events;
   events.began_to_send = true;
-  (void)world.life.on_events(events, kNow);
-  EXPECT_EQ(words(world.life.on_deadline(kNow + 500 * kNsPerMs)), "stay");
-  EXPECT_FALSE(world.life.deadline());
+  (void)world.connected.on_events(events, kNow);
+  EXPECT_EQ(words(world.connected.on_deadline(kNow + 500 * kNsPerMs)), "stay");
+  EXPECT_FALSE(world.connected.deadline());
 }
 
 TEST(ConnectedState, HeldMessagesAndWaitingPostsHaveTheirTime) {
   World world({});
   world.endpoint.pair.held = true;
-  (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + 77);
-  EXPECT_TRUE(world.life.on_deadline(kNow + 77).expire);
-  world.life.on_post_waits(kNow);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + tuning::kPostWaitNs);
-  const Life::Next next = world.life.on_deadline(kNow + tuning::kPostWaitNs);
+  (void)world.connected.on_events(outcome(kRxRnrBlocked), kNow);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + 77);
+  EXPECT_TRUE(world.connected.on_deadline(kNow + 77).expire);
+  world.connected.on_post_waits(kNow);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + tuning::kPostWaitNs);
+  const Connected::Next next = world.connected.on_deadline(kNow + tuning::kPostWaitNs);
   EXPECT_TRUE(next.transmit_overdue);
   EXPECT_FALSE(next.expire);
-  EXPECT_FALSE(world.life.deadline());
+  EXPECT_FALSE(world.connected.deadline());
 }
 
 TEST(ConnectedState, AFailureEndsTheWaitForAReceive) {
   World world({});
   world.endpoint.pair.held = true;
-  (void)world.life.on_events(outcome(kRxRnrBlocked), kNow);
-  (void)world.life.on_events(outcome(kRxFailed), kNow);
-  EXPECT_EQ(world.life.deadline().at_ns, kNow + kCloseWaitNs);
+  (void)world.connected.on_events(outcome(kRxRnrBlocked), kNow);
+  (void)world.connected.on_events(outcome(kRxFailed), kNow);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + kCloseWaitNs);
 }
 
 // The deadlines end when the ring is found unused, and begin again with the next use.
 TEST(ConnectedState, ARingIsLookedAtWhileItIsUsed) {
   World world({});
-  const auto poll = [&] { (void)world.life.on_deadline(world.life.deadline().at_ns); };
+  const auto poll = [&] { (void)world.connected.on_deadline(world.connected.deadline().at_ns); };
   for (int use = 1; use <= 2; ++use) {
-    world.life.on_busy_ring(kNow);
-    EXPECT_EQ(world.life.deadline().at_ns, kNow + Life::kTrimAfterNs);
+    world.connected.on_busy_ring(kNow);
+    EXPECT_EQ(world.connected.deadline().at_ns, kNow + Connected::kTrimAfterNs);
     world.endpoint.pump.rests = false;
     poll();
-    EXPECT_EQ(world.life.deadline().at_ns, kNow + 2 * Life::kTrimAfterNs);
+    EXPECT_EQ(world.connected.deadline().at_ns, kNow + 2 * Connected::kTrimAfterNs);
     world.endpoint.pump.rests = true;
     poll();
-    EXPECT_FALSE(world.life.deadline());
+    EXPECT_FALSE(world.connected.deadline());
     EXPECT_EQ(world.endpoint.pump.trims, 2 * use);
   }
 }

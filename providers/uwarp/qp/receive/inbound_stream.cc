@@ -293,19 +293,19 @@ InboundMessages::InboundMessages(InboundStream& in, ReceiveQueue& receives, Inbo
                                  CompletionOrder& order)
     : in_(in),
       receives_(receives),
-      place_in_line_(receives, in.config.receive_waiter),
+      queue_place_(receives, in.config.receive_waiter),
       writes_(writes),
       order_(order),
       unusual_(in.config.script != nullptr || in.config.sink != nullptr ||
                is_xrc(in.config.transport)),
       completions_(in.config.recv_cq),
       domain_(in.config.receive_domain()),
-      keeps_(in.config.acknowledged && is_xrc(in.config.transport)) {
+      defers_(in.config.acknowledged && is_xrc(in.config.transport)) {
   receive_.position = ~uint32_t{0};  // none yet
 }
 
 void InboundMessages::reset() {
-  complete_kept();
+  complete_deferred();
   aim_nowhere();
   taken_ = false;
 }
@@ -322,7 +322,7 @@ bool InboundMessages::aim(const UntaggedHeader& header) {
   report_queue_ = false;
   qn_ = header.qn;
   if (queue == named_) return true;
-  place_in_line_.move_to(*queue->receives);
+  queue_place_.move_to(*queue->receives);
   completions_ = queue->completions;
   domain_ = queue->domain;
   named_ = queue;
@@ -330,7 +330,7 @@ bool InboundMessages::aim(const UntaggedHeader& header) {
 }
 
 void InboundMessages::aim_nowhere() {
-  place_in_line_.move_to(receives_);
+  queue_place_.move_to(receives_);
   completions_ = in_.config.recv_cq;
   domain_ = in_.config.receive_domain();
   named_ = nullptr;
@@ -339,7 +339,7 @@ void InboundMessages::aim_nowhere() {
 
 void InboundMessages::forget(const XrcQueue& queue) {
   assert(in_.stream.mine.receive());
-  complete_kept();
+  complete_deferred();
   if (named_ != &queue) return;
   if (taken_ || rnr_blocked())
     in_.fail(TerminateCode::kDdpUntaggedInvalidQn, QpEvent::kRequestError, true);
@@ -379,7 +379,7 @@ bool InboundMessages::take_receive(const UntaggedHeader& header) {
     }
     if (in_.config.sink != nullptr) return take_sink();
   }
-  if (!place_in_line_.take(receive_)) return do_without_receive();
+  if (!queue_place_.take(receive_)) return do_without_receive();
   opcode_ = in_.segment.opcode;
   taken_ = true;
   if (in_.config.trace != nullptr) [[unlikely]]
@@ -413,7 +413,7 @@ bool InboundMessages::take_sink() {
 // since the last that waited in vain. False: it is held. RFC 5041-7.1-u2c.
 bool InboundMessages::do_without_receive() {
   if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return block_rnr();
-  place_in_line_.leave();
+  queue_place_.leave();
   return drop();
 }
 
@@ -435,7 +435,7 @@ void InboundMessages::read_away() {
 }
 
 bool InboundMessages::block_rnr() {
-  place_in_line_.block_rnr();
+  queue_place_.block_rnr();
   in_.counters.held.add(1);
   in_.outcome |= kRxRnrBlocked;
   if (in_.stream.reports_deliveries(in_.config)) {
@@ -461,7 +461,7 @@ std::optional<bool> InboundMessages::apply_faults(const UntaggedHeader& header) 
     case FaultVerdict::Act::kTerminate:
       return in_.fail(verdict.code, segment_event(verdict.code), names_message(verdict.code));
     case FaultVerdict::Act::kFail:
-      if (!place_in_line_.take(receive_)) return block_rnr();
+      if (!queue_place_.take(receive_)) return block_rnr();
       taken_ = true;
       opcode_ = in_.segment.opcode;
       in_.segment.payload_offset = 0;
@@ -491,11 +491,11 @@ void InboundMessages::finish() {
   if (order_.complete_sent() == AfterTurn::kCheckAgain) in_.outcome |= kRxTransmitWanted;
   if (in_.config.acknowledged) [[unlikely]]
     in_.stream.delivered.store(delivered().value, std::memory_order_release);
-  if (!keeps_) [[likely]]
+  if (!defers_) [[likely]]
     return push(done, solicited);
   end_receive(done.status);
-  kept_ = Kept{completions_, done, solicited};
-  in_.outcome |= kRxTransmitWanted | kRxKept;
+  deferred_ = Deferred{completions_, done, solicited};
+  in_.outcome |= kRxTransmitWanted | kRxDeferred;
 }
 
 // What a message that is more than a Send adds to its completion. False: it has none, or has failed
@@ -573,7 +573,7 @@ void InboundMessages::fail_immediate() {
                       RdmapControl::ImmediateBit::test(control) &&
                       in_.stream.reports_deliveries(in_.config);
   // Which shared queue the Immediate Data of an XRC message would have named is not known.
-  if (!marked || taken_ || is_xrc(in_.config.transport) || !place_in_line_.take(receive_)) return;
+  if (!marked || taken_ || is_xrc(in_.config.transport) || !queue_place_.take(receive_)) return;
   taken_ = true;
   in_.segment.payload_offset = 0;
   push(completion(WcStatus::kLocAccessErr, in_.stream.failure().vendor_err()), true);
@@ -606,8 +606,8 @@ inline void InboundMessages::end_receive(WcStatus status) {
   taken_ = false;
   if (in_.config.trace != nullptr) [[unlikely]]
     trace_receive(TraceStep::Kind::kReceiveCompleted, status);
-  if (keeps_) [[unlikely]]
-    complete_kept();
+  if (defers_) [[unlikely]]
+    complete_deferred();
 }
 
 void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& completion,
@@ -616,18 +616,18 @@ void InboundMessages::store(CompletionQueue& queue, const WorkCompletion& comple
     in_.fail(TerminateCode::kRdmapLocalCatastrophic, QpEvent::kFatal, false);
 }
 
-void InboundMessages::complete_kept() {
+void InboundMessages::complete_deferred() {
   assert(in_.stream.mine.receive());
-  if (!kept_) return;
-  const Kept kept = *kept_;
-  kept_.reset();
-  store(*kept.queue, kept.completion, kept.solicited);
+  if (!deferred_) return;
+  const Deferred deferred = *deferred_;
+  deferred_.reset();
+  store(*deferred.queue, deferred.completion, deferred.solicited);
 }
 
 void InboundMessages::flush() {
   assert(in_.stream.mine.receive());
-  complete_kept();
-  place_in_line_.leave();
+  complete_deferred();
+  queue_place_.leave();
   in_.segment.payload_offset = 0;
   if (taken_) {
     in_.counters.flushed.add(1);

@@ -156,7 +156,7 @@ enum ReceiveOutcome : uint32_t {
   kRxOffer = 1u << 6,           // it offers shared memory: StreamState::peer_mailbox
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
-  kRxKept = 1u << 9,      // once what is owed has been sent: Receiver::complete_kept()
+  kRxDeferred = 1u << 9,      // once what is owed has been sent: Receiver::complete_deferred()
 };
 
 /// A DDP segment, its header as it came, what is left of its payload. RFC 5041-3-7, 5041-4.2-b/c/g.
@@ -339,7 +339,7 @@ class InboundWrites {
 class InboundMessages {
   InboundStream& in_;
   ReceiveQueue& receives_;
-  ReceivePlace place_in_line_;
+  ReceivePlace queue_place_;
   InboundWrites& writes_;
   CompletionOrder& order_;
   UntaggedSequence sequence_;
@@ -364,13 +364,13 @@ class InboundMessages {
   std::byte immediate_[kImmediateSize];
   /// The application answers over another queue pair, and nothing orders two streams: the peer is
   /// to have the acknowledgement of its message before the application has the message.
-  struct Kept {
+  struct Deferred {
     CompletionQueue* queue;
     WorkCompletion completion;
     bool solicited;
   };
-  const bool keeps_;
-  std::optional<Kept> kept_;
+  const bool defers_;
+  std::optional<Deferred> deferred_;
 
  public:
   InboundMessages(InboundStream& in, ReceiveQueue& receives, InboundWrites& writes,
@@ -389,8 +389,8 @@ class InboundMessages {
   void finish_segment();
 
   /// No receive is posted for the message that has come.
-  bool rnr_blocked() const { return place_in_line_.rnr_blocked(); }
-  void end_rnr_block() { place_in_line_.go_on(); }
+  bool rnr_blocked() const { return queue_place_.rnr_blocked(); }
+  void end_rnr_block() { queue_place_.go_on(); }
   /// The message that is held waits no longer: it is dropped when the stream goes on, and so are
   /// those behind it until there is a receive again.
   void end_grace() { grace_ended_at_ = receive_.position; }
@@ -406,7 +406,7 @@ class InboundMessages {
   void flush();
 
   /// XRC: the answers that were owed have been sent: stores the completion that waited for that.
-  [[gnu::noinline]] void complete_kept();
+  [[gnu::noinline]] void complete_deferred();
   /// XRC: where receives complete, if a message has named a queue since the last reset.
   CompletionQueue* named_completions() const {
     return named_ != nullptr ? named_->completions : nullptr;

@@ -191,10 +191,10 @@ uint32_t Receiver::resume(StagingPointer& staging) {
   return consume(staging);
 }
 
-uint32_t Receiver::complete_kept() {
+uint32_t Receiver::complete_deferred() {
   assert(in_.stream.mine.receive());
   in_.outcome = kRxNothing;
-  messages_.complete_kept();
+  messages_.complete_deferred();
   return in_.outcome;
 }
 

@@ -120,7 +120,7 @@ class Receiver {
   /// Goes on after kRxRnrBlocked: consumes what is kept.
   uint32_t resume(StagingPointer& staging);
   /// What is owed to the peer has been sent: the completion that waited for that (XRC) is stored.
-  uint32_t complete_kept();
+  uint32_t complete_deferred();
   /// The grace time of a held stream is over: Terminate 1/2/02. Of an unreliable one: resume()
   /// follows, and drops the message.
   uint32_t expire();

@@ -11,8 +11,8 @@
 #include "connect/sidr_listener.h"
 #include "connect/sidr_query.h"
 #include "fuzz/script.h"
-#include "protocol/wire/sidr_message.h"
 #include "protocol/wire/control_writes.h"
+#include "protocol/wire/sidr_message.h"
 
 namespace uwarp {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// What a peer may send on the line of a trunk, to queue pairs that have receives or not, and that
-// change their state. The input is a script: frames whose headers are mostly valid, and what the
-// applications do in between. Checked: no byte outside the receives changes; what arrives was sent
-// to this queue pair, from the peer's own port, and arrives once and in order; each receive
-// completes once; the line is held only while there is a queue pair to wait for. In between,
+// What a peer may send on the connection of a trunk, to queue pairs that have receives or not, and
+// that change their state. The input is a script: frames whose headers are mostly valid, and what
+// the applications do in between. Checked: no byte outside the receives changes; what arrives was
+// sent to this queue pair, from the peer's own port, and arrives once and in order; each receive
+// completes once; the connection is held only while there is a queue pair to wait for. In between,
 // private data of calls is read, and callers come, are called back and answer, against a plain list
 // of what they have asked for.
 #include <algorithm>

@@ -41,7 +41,7 @@ struct Shared : Scenario {
   void write() {
     for (uint32_t i = 0; i != messages;) {
       if (!writer.poll()) return check(false, "the reader says what cannot be");
-      if (writer.room(sizeof i) < sizeof i) {
+      if (writer.space(sizeof i) < sizeof i) {
         if (writer.begin_sleep()) wait(writer_bell, writer_heard);
         continue;
       }

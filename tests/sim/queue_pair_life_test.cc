@@ -111,7 +111,8 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
                                       : untagged(RdmapOpcode::kSend, 0, i, 0, 0),
                                false);
       const auto lock = end.qp->receive_side().lock_exclusive();
-      std::memcpy(end.qp->receiver().next_iovecs(end.staging)[0].iov_base, fpdu.data(), fpdu.size());
+      std::memcpy(end.qp->receiver().next_iovecs(end.staging)[0].iov_base, fpdu.data(),
+                  fpdu.size());
       end.qp->receiver().received(end.staging, fpdu.size());
     }
     EXPECT_EQ(end.events.size(), early ? 1u : 0u);

@@ -68,7 +68,7 @@ class RingWriter {
 
   /// A place of up to `wanted` bytes for a record of its own; 0: no room. Filled, it is ended by
   /// put().
-  uint32_t buffer(uint32_t wanted) {
+  uint32_t space(uint32_t wanted) {
     uint32_t free = free_bytes();
     const uint32_t to_end = size_ - offset();
     if (to_end < kLeast && free > to_end) {
@@ -82,7 +82,7 @@ class RingWriter {
   void put(RingRecord::Kind kind, uint32_t bytes) { put(kind, bytes, ring_steps(bytes)); }
   /// The bytes are at `address`, in our memory. False: no room.
   bool put_place(const void* address, uint32_t bytes) {
-    if (buffer(sizeof address) < sizeof address) return false;
+    if (space(sizeof address) < sizeof address) return false;
     const auto number = reinterpret_cast<uintptr_t>(address);
     std::memcpy(place(), &number, sizeof number);
     put(RingRecord::kPlace, bytes, ring_steps(sizeof number));

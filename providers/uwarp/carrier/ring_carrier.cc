@@ -262,7 +262,7 @@ bool RingCarrier::write_piece(const std::byte* at, size_t size, size_t& written)
   }
   while (written != size) {
     const uint32_t fits =
-        writer_.buffer(static_cast<uint32_t>(std::min<size_t>(size - written, kRecordBytes)));
+        writer_.space(static_cast<uint32_t>(std::min<size_t>(size - written, kRecordBytes)));
     if (fits == 0) return false;
     std::memcpy(writer_.place(), at + written, fits);
     writer_.put(RingRecord::kBytes, fits);

@@ -177,7 +177,7 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   size_t first_lent_ = 0;
   size_t lent_count_ = 0;
   uint64_t idle_at_ = ~uint64_t{0};  // position at the last trim()
-  std::atomic<bool> lends_{false};     // some are lent
+  std::atomic<bool> lends_{false};   // some are lent
   bool withdrawn_ = false;
   uint64_t written_ = 0;  // bytes of the stream
   uint64_t given_ = 0;    // ... that send() has given back

@@ -153,11 +153,11 @@ ssize_t UdpSocket::receive(std::span<std::byte> buffer, UdpPath& path) {
   const ssize_t length = raw_call(SYS_recvmsg, fd(), &message, MSG_DONTWAIT | MSG_TRUNC);
   if (length < 0) return length;
   // There is one at most; on an IPv6 socket also IPv4 datagrams have that of IPv6.
-  const cmsghdr* control = CMSG_FIRSTHDR(&message);
-  if (control != nullptr && control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == IPV6_PKTINFO)
-    read_v6(info_in<in6_pktinfo>(*control), path);
-  else if (control != nullptr && control->cmsg_level == IPPROTO_IP && control->cmsg_type == IP_PKTINFO)
-    read_v4(info_in<in_pktinfo>(*control), path);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_PKTINFO)
+    read_v6(info_in<in6_pktinfo>(*header), path);
+  else if (header != nullptr && header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_PKTINFO)
+    read_v4(info_in<in_pktinfo>(*header), path);
   return length;
 }
 

@@ -80,7 +80,7 @@ class ConnectedState {
   struct Next {
     Leave leave = Leave::kStay;  // all but kStay: tell the owner of the end as well
     bool established = false;    // both directions are open: tell the owner
-    bool notify_end = false;       // ... that it has ended, though the stream goes on for a while
+    bool notify_end = false;     // ... that it has ended, though the stream goes on for a while
     bool turn = false;           // what came before the end is read first
     bool pump = false;           // later: there is something to send
     bool transmit_overdue = false, release = false, expire = false;  // later, by the stream
@@ -403,12 +403,12 @@ class ConnectedState {
   Socket* socket_;
   Terms terms_;
   std::variant<Flowing, Disconnecting, PeerFinished, Silent, GivenUp, Failing> phase_;
-  Deadline rnr_;       // a receive must have been posted
-  Deadline fault_;      // a FaultScript holds a direction
-  Deadline post_;       // posts that wait for others go out
+  Deadline rnr_;         // a receive must have been posted
+  Deadline fault_;       // a FaultScript holds a direction
+  Deadline post_;        // posts that wait for others go out
   Deadline peer_check_;  // the next look whether the peer acknowledges what was sent
-  Deadline trim_;       // the next look whether the ring is unused
-  Deadline nudge_;      // an empty Write goes to a peer that has sent nothing yet
+  Deadline trim_;        // the next look whether the ring is unused
+  Deadline nudge_;       // an empty Write goes to a peer that has sent nothing yet
   uint64_t nudge_wait_ns_ = kFirstNudgeNs;
   uint32_t peer_checks_ = 0;  // at which it owed something, in a row
 };

@@ -335,7 +335,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
-  // The private data of a rendezvous says that the peer is a uwarp. An answer to the mark could
+  // The private data of a rendezvous says that the peer is a uwarp. An answer to a control Write could
   // reach a peer that has sent its one message and gone, which would answer by RST.
   config.peer_is_uwarp = agreed.rendezvous;
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
@@ -391,7 +391,8 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
   return enter_fpdu_mode(turn, stream_config(agreed), terms);
 }
 
-int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config, const Connected::Terms& terms) {
+int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config,
+                                const Connected::Terms& terms) {
   if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
   if (config.may_leave_tcp && dialed_) endpoint_->stream().notify_when_busy();
   if (log_enabled()) [[unlikely]]

@@ -141,7 +141,7 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
   ConnectParameters peer;
   peer.private_data = end.private_data;
   calls_.notify(end.rejected ? OwnerCalls::kRejected : OwnerCalls::kFailed, end.status,
-              std::move(peer));
+                std::move(peer));
   close(turn, end.close);
 }
 

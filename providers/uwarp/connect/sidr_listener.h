@@ -46,7 +46,7 @@ class SidrTransactions {
     kNew,       ///< is entered, and waits from now on
     kWaiting,   ///< a repetition of one that waits: nothing to do
     kAnswered,  ///< a repetition: `reply` is sent again
-    kNoSpace,    ///< not entered
+    kNoSpace,   ///< not entered
   };
   struct Entry {
     Outcome outcome;
@@ -104,7 +104,9 @@ class SidrPort {
 
   int fd() const { return socket_.fd(); }
   sockaddr_storage local_address() const { return socket_.local_address(); }
-  ssize_t receive(std::span<std::byte> buffer, UdpPath& path) { return socket_.receive(buffer, path); }
+  ssize_t receive(std::span<std::byte> buffer, UdpPath& path) {
+    return socket_.receive(buffer, path);
+  }
   /// True if the request is new, and waits for answer() from now on. A repetition of one that has
   /// its reply gets it again.
   bool enter(const SidrTransactions::Key& key, const UdpPath& path);

@@ -12,8 +12,8 @@
 #include "connect/connect_context.h"
 #include "datagram/datagram_endpoint.h"
 #include "os/output_file.h"
-#include "protocol/wire/global_route_header.h"
 #include "protocol/wire/control_writes.h"
+#include "protocol/wire/global_route_header.h"
 
 namespace uwarp {
 

@@ -19,11 +19,12 @@ namespace {
 /// Pause before a peer that could not be reached is dialled again, twice as long each time.
 constexpr uint64_t kFirstTrunkPauseNs = 100 * kNsPerMs;
 constexpr uint64_t kLongestTrunkPauseNs = 5 * kNsPerSecond;
-/// Requests wait no longer for a line, or for one to move on.
+/// Requests wait no longer for a connection, or for one to move on.
 constexpr uint64_t kTrunkStallNs = 250 * kNsPerMs;
 /// Lines in a row that may end as soon as they are open before there is a pause.
 constexpr uint32_t kBriefConnections = 3;
-/// A line that makes no progress for this time is given up: others lack the memory of its frames.
+/// A connection that makes no progress for this time is given up: others lack the memory of its
+/// frames.
 constexpr uint64_t kTrunkGiveUpNs = 10 * kNsPerSecond;
 
 }  // namespace
@@ -58,7 +59,8 @@ DatagramPath::Taken Trunk::append(const DatagramHeader& header, BufferList& payl
   if (filling_ == nullptr || !filling_->has_space(header)) {
     close_frame_locked();
     // Without memory for a frame there is nothing to wait for.
-    if (!take_frame_locked()) return stalled_ || has_space_locked() ? Taken::kDropped : Taken::kFull;
+    if (!take_frame_locked())
+      return stalled_ || has_space_locked() ? Taken::kDropped : Taken::kFull;
   }
   if (!filling_->append(header, payload)) return Taken::kFault;
   return Taken::kYes;
@@ -117,7 +119,8 @@ void Trunk::post_locked(uint32_t& frames, uint64_t& bytes) {
 // Asks for an event of done frames, if a queue pair waits for room or frames wait to be posted.
 // True: some are done already.
 bool Trunk::ask_for_done_locked() {
-  return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() && !connection_->ask_for_done();
+  return (waiters_ != nullptr || !ready_.empty()) && !in_flight_.empty() &&
+         !connection_->ask_for_done();
 }
 
 void Trunk::flush() {
@@ -145,7 +148,7 @@ void Trunk::flush() {
       if (connection_ != connection) return;
       const size_t done = take_done_locked();
       if (has_space_locked()) waiters = take_waiters_locked();
-      // A line that takes nothing any more is about to end.
+      // A connection that takes nothing any more is about to end.
       again = (frames != 0 || done != 0) && !ready_.empty();
       if (!again) again = ask_for_done_locked();
     }
@@ -256,7 +259,7 @@ void Trunk::connection_open(std::shared_ptr<TrunkConnection> connection) {
   {
     const Lock lock(lock_);
     if (connection_ != nullptr) {
-      if (!connection->replaces()) return;  // two called each other: the first line stays
+      if (!connection->replaces()) return;  // two called each other: the first connection stays
       take_done_locked();
       retired = std::move(connection_);
       retired->keep_frames(std::exchange(in_flight_, {}));
@@ -290,7 +293,7 @@ void Trunk::connection_over(const TrunkConnection& connection, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> gone;
   bool log_it = false;
-  const bool wanted = trunks_.in_use();  // else all lines end
+  const bool wanted = trunks_.in_use();  // else all connections end
   {
     const Lock lock(lock_);
     if (connection_.get() != &connection) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // The way to one process of a peer: datagrams are collected in frames, which go over the current
-// line. Calls the peer when there is something to send and no line. If the peer cannot be reached,
-// or takes nothing, its datagrams are dropped.
+// connection. Calls the peer when there is something to send and no connection. If the peer cannot
+// be reached, or takes nothing, its datagrams are dropped.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 namespace uwarp {
 
 /// Made by Trunks, for an address handle or for the call of a peer. Idle until there is something
-/// to send; then calling, and open while it has a line; unreachable for a pause if the peer did not
-/// answer. Trunks lets go of it when it is among too many that are idle, and with the last UD queue
-/// pair of the process. It ends with the last of its lines, address handles and requests that wait:
-/// no frame of it is on its way then.
+/// to send; then calling, and open while it has a connection; unreachable for a pause if the peer
+/// did not answer. Trunks lets go of it when it is among too many that are idle, and with the last
+/// UD queue pair of the process. It ends with the last of its connections, address handles and
+/// requests that wait: no frame of it is on its way then.
 class Trunk final : public Source, public DatagramPath {
  public:
   const TrunkKey key;
@@ -43,17 +43,18 @@ class Trunk final : public Source, public DatagramPath {
   FrameQueue in_flight_ GUARDED_BY(lock_);
   std::shared_ptr<DatagramWaiter> waiters_ GUARDED_BY(lock_);
   uint64_t full_since_ns_ GUARDED_BY(lock_) = 0;  // 0: there is room, or no queue pair wants it
-  uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the line
-  uint32_t brief_ GUARDED_BY(lock_) = 0;  // lines in a row that were over as soon as they were open
+  uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the connection
+  uint32_t brief_ GUARDED_BY(lock_) =
+      0;  // connections in a row that were over as soon as they were open
   bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
   uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
   uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time
-  bool logged_ GUARDED_BY(lock_) = false;      // the log knows that it cannot be reached
+  bool logged_ GUARDED_BY(lock_) = false;    // the log knows that it cannot be reached
 
  public:
   Trunk(Trunks& trunks, const TrunkKey& key, std::shared_ptr<const NetDevice> device)
       : key(key), trunks_(trunks), device_(std::move(device)) {}
-  /// Its lines hold it: nothing is on its way any more.
+  /// Its connections hold it: nothing is on its way any more.
   ~Trunk() override;
 
   const NetDevice& device() const { return *device_; }
@@ -61,7 +62,7 @@ class Trunk final : public Source, public DatagramPath {
   /// No queue pair waits for room, and no datagram waits to be posted.
   bool idle();
   bool open();
-  /// Its line came of the call with this nonce.
+  /// Its connection came of the call with this nonce.
   bool holds(TrunkNonce nonce);
 
   // DatagramPath.
@@ -70,18 +71,19 @@ class Trunk final : public Source, public DatagramPath {
   void flush() override;
   void flush_soon() override;
 
-  // ---- For its lines, no locks.
-  /// A line is there, and the peer has proved that it has its port. The first one is used, unless
-  /// the new one replaces it.
+  // ---- For its connections, no locks.
+  /// A connection is there, and the peer has proved that it has its port. The first one is used,
+  /// unless the new one replaces it.
   void connection_open(std::shared_ptr<TrunkConnection> connection);
   /// One that was open has ended: 0, or a negative errno if it was given up.
   void connection_over(const TrunkConnection& connection, int status);
   /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
   void connection_closing(TrunkConnection& connection);
-  /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A line that
-  /// was asked for did not open, unless it is there.
+  /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A connection
+  /// that was asked for did not open, unless it is there.
   void call_over(TrunkNonce nonce, int status);
-  /// It is asked again whether the peer of `connection` has its port: another process may have it now.
+  /// It is asked again whether the peer of `connection` has its port: another process may have it
+  /// now.
   void prove_again(TrunkConnection& connection);
 
   // Source.

@@ -73,10 +73,10 @@ TrunkNonce accepted_nonce(std::span<const std::byte> private_data) {
 
 namespace {
 
-/// A line over which nothing has gone for one to two of these is closed. One that is used is proved
-/// again as often.
+/// A connection over which nothing has gone for one to two of these is closed. One that is used is
+/// proved again as often.
 constexpr uint64_t kIdleNs = 60 * kNsPerSecond;
-/// For what the peer has sent over a line before it knew of the one that replaces it.
+/// For what the peer has sent over a connection before it knew of the one that replaces it.
 constexpr uint64_t kRetireNs = kNsPerSecond;
 
 }  // namespace
@@ -115,10 +115,11 @@ int TrunkConnection::make_endpoint() {
 
 namespace {
 
-/// A line among those of the process; taken out again unless it comes to be.
+/// A connection among those of the process; taken out again unless it comes to be.
 class KeptConnection {
  public:
-  KeptConnection(Trunks& trunks, TrunkConnection& connection) : trunks_(trunks), connection_(connection) {}
+  KeptConnection(Trunks& trunks, TrunkConnection& connection)
+      : trunks_(trunks), connection_(connection) {}
   ~KeptConnection() {
     if (!stays) trunks_.let_go(connection_);
   }
@@ -153,7 +154,8 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call(Trunks& trunks,
   const TrunkKey& key = trunk->key;
   auto port = trunks.context().ports.find(trunk->device().ifindex, key.own_port);
   if (port == nullptr) return Error{EADDRNOTAVAIL};
-  std::shared_ptr<TrunkConnection> connection(new TrunkConnection(trunks, std::move(trunk), Role::kCall));
+  std::shared_ptr<TrunkConnection> connection(
+      new TrunkConnection(trunks, std::move(trunk), Role::kCall));
   connection->nonce_.store(nonce);
   connection->replaces_ = replaces;
   connection->port_ = std::move(port);
@@ -185,7 +187,8 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::call_back(Trunks& trun
 Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
     Trunks& trunks, const std::shared_ptr<Connection>& request,
     std::shared_ptr<TrunkConnection> call) {
-  std::shared_ptr<TrunkConnection> connection(new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
+  std::shared_ptr<TrunkConnection> connection(
+      new TrunkConnection(trunks, call->trunk(), Role::kAnswer));
   connection->replaces_ = call->replaces();
   connection->nonce_.store(call->nonce());
   {
@@ -198,7 +201,8 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
   parameters.private_data = encode_accepted(connection->nonce());
   KeptConnection kept(trunks, *connection);
   trunks.keep(connection);
-  if (int error = request->accept(connection->endpoint_, parameters, connection)) return Error{error};
+  if (int error = request->accept(connection->endpoint_, parameters, connection))
+    return Error{error};
   kept.stays = true;
   return connection;
 }
@@ -262,8 +266,9 @@ void TrunkConnection::connection_established(const std::shared_ptr<Connection>&,
   if (role_ == Role::kCallBack) trunks_.proved(shared_line());
   trunk_->connection_open(shared_line());
   if (const auto call = take_call()) call->over(0);
-  if (over_.load()) trunk_->connection_over(*this, 0);  // meanwhile: over() may not have seen it open
-  if (!trunks_.in_use()) close();                 // nor the end of the last queue pair
+  if (over_.load())
+    trunk_->connection_over(*this, 0);  // meanwhile: over() may not have seen it open
+  if (!trunks_.in_use()) close();       // nor the end of the last queue pair
 }
 
 void TrunkConnection::connection_rejected(const std::shared_ptr<Connection>&, int status,

@@ -36,7 +36,7 @@ namespace uwarp {
 // What tells one trunk from another: an address and a port at each end.
 
 /// The ports are those of queue pair numbers. A process has one for each 256 queue pairs of a
-/// device, and a trunk for each of them, so that all datagrams on a line come from one port.
+/// device, and a trunk for each of them, so that all datagrams on a connection come from one port.
 struct TrunkKey {
   IpAddress own;
   uint16_t own_port = 0;
@@ -82,12 +82,12 @@ class Trunks;
 
 /// Made by call(), call_back() or answer(); held by Trunks to the end of its connection, and by its
 /// Trunk while that sends over it. A call waits for the call back (kCallBackNs) and carries
-/// nothing, and the line that answers it holds it until that is open; a line is open once it is
-/// established. close() ends it in order, give_up() at once, and it ends with its connection: then
-/// frames are given back, its Trunk knows, and no thread uses its queue pair.
+/// nothing, and the connection that answers it holds it until that is open; a connection is open
+/// once it is established. close() ends it in order, give_up() at once, and it ends with its
+/// connection: then frames are given back, its Trunk knows, and no thread uses its queue pair.
 class TrunkConnection final : public Source,
                               public ConnectionOwner,
-                              public ReceiveWaiter,
+                              public PendingDatagram,
                               private MessageSink,
                               private CompletionNotifier {
   enum class Role : uint8_t { kCall, kCallBack, kAnswer };
@@ -95,7 +95,7 @@ class TrunkConnection final : public Source,
   Trunks& trunks_;
   const int ifindex_;
   // Memory of its frames is sent from here: it stays until the end of both. The trunk lets go of a
-  // line that is over.
+  // connection that is over.
   const std::shared_ptr<Trunk> trunk_;
   CompletionQueue completions_{kDepth, this};
   std::shared_ptr<Endpoint> endpoint_;
@@ -129,7 +129,7 @@ class TrunkConnection final : public Source,
 
  public:
   /// Frames that may be posted at a time: all that a trunk has, so that none is left behind when
-  /// the line is closed.
+  /// the connection is closed.
   static constexpr uint32_t kDepth = 64;
 
   /// How long an answer to a call back may take, and how long a caller waits for one.
@@ -140,7 +140,7 @@ class TrunkConnection final : public Source,
   /// queue pair that has sent is gone. Errors: EMFILE, ENOMEM, EADDRNOTAVAIL...
   static Result<std::shared_ptr<TrunkConnection>> call(Trunks& trunks, std::shared_ptr<Trunk> trunk,
                                                        TrunkNonce nonce, bool replaces);
-  /// Calls a peer that has called; the line that comes of it is proved. Errors: as above.
+  /// Calls a peer that has called; the connection that comes of it is proved. Errors: as above.
   static Result<std::shared_ptr<TrunkConnection>> call_back(Trunks& trunks,
                                                             std::shared_ptr<Trunk> trunk,
                                                             std::vector<TrunkNonce> nonces,
@@ -152,13 +152,13 @@ class TrunkConnection final : public Source,
   ~TrunkConnection() override;
 
   const std::shared_ptr<Trunk>& trunk() const { return trunk_; }
-  /// Both ends know it: of the call that this line came of. Of a call, its own.
+  /// Both ends know it: of the call that this connection came of. Of a call, its own.
   TrunkNonce nonce() const { return nonce_.load(std::memory_order_relaxed); }
-  /// If its trunk has a line already, this one is used instead.
+  /// If its trunk has a connection already, this one is used instead.
   bool replaces() const { return replaces_; }
-  /// A peer has called us, and is called back: the line takes a place.
+  /// A peer has called us, and is called back: the connection takes a place.
   bool takes_place() const { return role_ == Role::kCallBack; }
-  /// It is a call, not a line.
+  /// It is a call, not a connection.
   bool is_call() const { return role_ == Role::kCall; }
   /// Of a call: true once. There is at most one answer to it.
   bool claim() { return !claimed_.exchange(true); }
@@ -175,7 +175,7 @@ class TrunkConnection final : public Source,
   void forget_endpoints();
 
   // ---- For its trunk, under the trunk's lock.
-  /// False: no room in its queue, or the line has failed.
+  /// False: no room in its queue, or the connection has failed.
   bool post(const Frame& frame);
   /// How many posted frames are done with since the last call, oldest first.
   size_t take_done();

@@ -85,7 +85,8 @@ void Trunks::visit_connections(Visit visit) {
     count = 0;
     {
       const Lock lock(mutex_);
-      for (auto at = connections_.upper_bound(last); at != connections_.end() && count != some.size(); ++at) {
+      for (auto at = connections_.upper_bound(last);
+           at != connections_.end() && count != some.size(); ++at) {
         last = at->first;
         some[count++] = at->second;
       }
@@ -101,7 +102,8 @@ void Trunks::keep(const std::shared_ptr<TrunkConnection>& connection) {
     connections_.emplace(connection.get(), connection);
     if (connection->is_call()) calls_.insert_or_assign(connection->nonce(), connection);
     if (connection->takes_place())
-      displaced = unproved_.enter(connection, connection->trunk()->key.peer, trunk_places().unproved);
+      displaced =
+          unproved_.enter(connection, connection->trunk()->key.peer, trunk_places().unproved);
   }
   if (displaced) (*displaced)->give_up(-ECONNABORTED);
 }
@@ -121,7 +123,7 @@ void Trunks::proved(const std::shared_ptr<TrunkConnection>& connection) {
   call_back_over(key);
   if (!displaced) return;
   static CollapsedLog log;
-  log.event("datagrams: too many processes have connected: the line to one of %s is closed",
+  log.event("datagrams: too many processes have connected: the connection to one of %s is closed",
             (*displaced)->trunk()->key.peer.to_string().c_str());
   (*displaced)->give_up(0);  // its descriptor is needed at once, whatever its peer does
 }
@@ -142,13 +144,14 @@ void Trunks::let_go(TrunkConnection& connection) {
     calls_.erase(call);
 }
 
-// A line that is not open yet closes itself once it is: in_use() is false then.
+// A connection that is not open yet closes itself once it is: in_use() is false then.
 void Trunks::close_lines() {
   visit_connections([](TrunkConnection& connection) { connection.close(); });
 }
 
 void Trunks::prove_again() {
-  visit_connections([](TrunkConnection& connection) { connection.trunk()->prove_again(connection); });
+  visit_connections(
+      [](TrunkConnection& connection) { connection.trunk()->prove_again(connection); });
 }
 
 void Trunks::set_ending(bool on) {

@@ -72,8 +72,8 @@ class CallBacks {
   std::map<TrunkKey, Waiting> waiting_;
 };
 
-/// How many lines others may have made us open if the process may open `open_files` files, each
-/// with a descriptor: a quarter of them. An eighth of these is for call backs under way.
+/// How many connections others may have made us open if the process may open `open_files` files,
+/// each with a descriptor: a quarter of them. An eighth of these is for call backs under way.
 struct TrunkPlaces {
   static constexpr uint64_t kMost = 4096;
   static constexpr size_t kMostUnproved = 256;
@@ -89,7 +89,7 @@ struct TrunkPlaces {
 /// Any thread. Made at first use, lives as long as the engine.
 class Trunks final : public TrunkCalls, public LastWork {
  public:
-  /// Peers that are remembered without an address handle or a line to them.
+  /// Peers that are remembered without an address handle or a connection to them.
   static constexpr size_t kMostIdle = 1024;
 
   Trunks(ConnectContext& context, RegionTable& regions)
@@ -102,7 +102,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   FramePool& buffers() { return buffers_; }
   DatagramTable& endpoints() { return endpoints_; }
   MulticastGroups& groups() { return groups_; }
-  /// Whose group the streams of all lines are in. Nothing is ever completed on it.
+  /// Whose group the streams of all connections are in. Nothing is ever completed on it.
   CompletionQueue& polled() { return polled_; }
   PollGroup& group() { return PollGroup::of(polled_); }
 
@@ -114,8 +114,9 @@ class Trunks final : public TrunkCalls, public LastWork {
   /// for when they have been: what was sent before goes out.
   void endpoint_gone();
 
-  // ---- For lines.
-  /// There are queue pairs that take datagrams, and exit() does not wait for the lines to end.
+  // ---- For connections.
+  /// There are queue pairs that take datagrams, and exit() does not wait for the connections to
+  /// end.
   bool in_use() {
     const Lock lock(mutex_);
     return endpoint_count_ != 0 && !ending_;
@@ -123,15 +124,15 @@ class Trunks final : public TrunkCalls, public LastWork {
   /// A call back takes a place, perhaps that of another.
   void keep(const std::shared_ptr<TrunkConnection>& connection);
   void let_go(TrunkConnection& connection);
-  /// The peer of this call back has its port: the place is one for lines from now on.
+  /// The peer of this call back has its port: the place is one for connections from now on.
   void proved(const std::shared_ptr<TrunkConnection>& connection);
   /// A call back to `key` was answered, or has failed.
   void call_back_over(const TrunkKey& key);
 
   void trunk_called(std::shared_ptr<Connection> request, const RendezvousCall& call) override;
 
-  /// Asks the peers of all lines whether they have their ports, as each line does by itself once a
-  /// minute.
+  /// Asks the peers of all connections whether they have their ports, as each connection does by
+  /// itself once a minute.
   void prove_again();
 
   // LastWork, at exit: datagrams whose requests are complete go out, as they have from an adapter.

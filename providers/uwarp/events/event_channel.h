@@ -90,8 +90,8 @@ class EventChannel final : public ApplicationFile {
   Mutex lock_;
   /// Only while the socket is full; has room for reserved_.
   std::vector<Waiting> waiting_ GUARDED_BY(lock_);
-  size_t reserved_ GUARDED_BY(lock_) = kOwnRecords;    ///< records
-  Reader* reader_ GUARDED_BY(lock_) = nullptr;  ///< a thread that drives inside read()
+  size_t reserved_ GUARDED_BY(lock_) = kOwnRecords;  ///< records
+  Reader* reader_ GUARDED_BY(lock_) = nullptr;       ///< a thread that drives inside read()
 
  public:
   struct Pair {

@@ -31,7 +31,7 @@ struct NextHop {
 
 /// What the kernel's neighbour table says of a next hop.
 enum class NeighbourState : uint8_t {
-  kUnknown,     ///< the kernel cannot be asked
+  kUnknown,    ///< the kernel cannot be asked
   kAbsent,     ///< no entry
   kResolving,  ///< asked for on the link, not answered yet
   kFailed,     ///< asked for several times and not answered

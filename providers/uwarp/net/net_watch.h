@@ -64,7 +64,7 @@ class NetWatch final : public Source {
 
   Progress& progress_;
   Mutex notifying_;  // before all other locks
-  Mutex mutex_;    // leaf
+  Mutex mutex_;      // leaf
   std::vector<std::weak_ptr<NetListener>> listeners_ GUARDED_BY(mutex_);
 };
 

@@ -121,7 +121,8 @@ ssize_t readlinkat(int folder, const char* path, char* buffer, size_t size) noex
       [&] { return real_readlinkat(folder, path, buffer, size); });
 }
 
-ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size, size_t buffer_size) {
+ssize_t __readlinkat_chk(int folder, const char* path, char* buffer, size_t size,
+                         size_t buffer_size) {
   if (size > buffer_size) abort();
   return readlinkat(folder, path, buffer, size);
 }

@@ -98,14 +98,15 @@ ssize_t __recv_chk(int fd, void* bytes, size_t length, size_t buffer_size, int f
   return recv(fd, bytes, length, flags);
 }
 
-ssize_t recvfrom(int fd, void* bytes, size_t length, int flags, sockaddr* from, socklen_t* buffer_size) {
+ssize_t recvfrom(int fd, void* bytes, size_t length, int flags, sockaddr* from,
+                 socklen_t* from_size) {
   if (from != nullptr || !reads_channel(fd, flags)) [[likely]]
-    return real_recvfrom(fd, bytes, length, flags, from, buffer_size);
+    return real_recvfrom(fd, bytes, length, flags, from, from_size);
   return read(fd, bytes, length);
 }
 
-ssize_t __recvfrom_chk(int fd, void* bytes, size_t length, size_t buffer_size, int flags, sockaddr* from,
-                       socklen_t* from_size) {
+ssize_t __recvfrom_chk(int fd, void* bytes, size_t length, size_t buffer_size, int flags,
+                       sockaddr* from, socklen_t* from_size) {
   if (length > buffer_size) abort();
   return recvfrom(fd, bytes, length, flags, from, from_size);
 }

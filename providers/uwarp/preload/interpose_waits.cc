@@ -79,27 +79,27 @@ int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {
   return result;
 }
 
-int epoll_wait(int set, epoll_event* events, int buffer_size, int timeout_ms) {
+int epoll_wait(int set, epoll_event* events, int most, int timeout_ms) {
   if (timeout_ms == 0 || kind_of(set) != UWARP_FD_EPOLL) [[likely]]
-    return real_epoll_wait(set, events, buffer_size, timeout_ms);
+    return real_epoll_wait(set, events, most, timeout_ms);
   return wait_for_set(set, ns_of_ms(timeout_ms), nullptr,
-                      [&](int64_t ns) { return real_epoll_wait(set, events, buffer_size, ms_of(ns)); });
+                      [&](int64_t ns) { return real_epoll_wait(set, events, most, ms_of(ns)); });
 }
 
-int epoll_pwait(int set, epoll_event* events, int buffer_size, int timeout_ms, const sigset_t* signals) {
+int epoll_pwait(int set, epoll_event* events, int most, int timeout_ms, const sigset_t* signals) {
   if (timeout_ms == 0 || kind_of(set) != UWARP_FD_EPOLL) [[likely]]
-    return real_epoll_pwait(set, events, buffer_size, timeout_ms, signals);
+    return real_epoll_pwait(set, events, most, timeout_ms, signals);
   return wait_for_set(set, ns_of_ms(timeout_ms), signals, [&](int64_t ns) {
-    return real_epoll_pwait(set, events, buffer_size, ms_of(ns), signals);
+    return real_epoll_pwait(set, events, most, ms_of(ns), signals);
   });
 }
 
-int epoll_pwait2(int set, epoll_event* events, int buffer_size, const timespec* timeout,
+int epoll_pwait2(int set, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* signals) {
   if (kind_of(set) != UWARP_FD_EPOLL || !is_countable(timeout)) [[likely]]
-    return real_epoll_pwait2(set, events, buffer_size, timeout, signals);
+    return real_epoll_pwait2(set, events, most, timeout, signals);
   return wait_for_set(set, timeout_ns(timeout), signals, [&](int64_t ns) {
-    return real_epoll_pwait2(set, events, buffer_size, Timeout(ns).get(), signals);
+    return real_epoll_pwait2(set, events, most, Timeout(ns).get(), signals);
   });
 }
 

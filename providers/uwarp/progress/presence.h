@@ -134,7 +134,7 @@ class Presence {
     uint64_t driver : 2 = kNobody;
     uint64_t driver_sleeps : 1 = false;
     uint64_t armed : 1 = false;
-    uint64_t parked : 1 = false;         // the helper thread sleeps without end
+    uint64_t parked : 1 = false;          // the helper thread sleeps without end
     uint64_t drive_expected : 1 = false;  // threads that arm a queue come to drive, as before
     uint64_t waiters : 20 = 0;
     uint64_t sleepers : 20 = 0;

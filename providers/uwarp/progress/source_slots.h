@@ -52,7 +52,8 @@ class SourceSlots {
   void find(size_t count, RegistrationOf registration_of, std::shared_ptr<Source>* sources) {
     const Lock guard(lock_);
     for (size_t i = 0; i < count; ++i)
-      if (const Slot* const slot = find_locked(registration_of(i))) sources[i] = slot->source.lock();
+      if (const Slot* const slot = find_locked(registration_of(i)))
+        sources[i] = slot->source.lock();
   }
 
  private:

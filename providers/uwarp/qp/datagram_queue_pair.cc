@@ -223,7 +223,7 @@ int DatagramQueuePair::post_recv(uint64_t wr_id, std::span<const Sge> sges) {
   return 0;
 }
 
-bool DatagramQueuePair::wait_for_receive(std::shared_ptr<ReceiveWaiter> waiter) {
+bool DatagramQueuePair::wait_for_receive(std::shared_ptr<PendingDatagram> waiter) {
   return waiters_.add(std::move(waiter), [&] { return !own_receives_.empty() || !may_receive(); });
 }
 

@@ -30,22 +30,22 @@ namespace uwarp {
 // Holders of datagrams that wait until a queue pair has a receive for them.
 
 /// Holds a datagram for which there is no receive.
-class ReceiveWaiter {
+class PendingDatagram {
  public:
-  virtual ~ReceiveWaiter() = default;
+  virtual ~PendingDatagram() = default;
   /// A receive has been posted, by the calling thread, or none will be taken. No lock held.
   virtual void receive_came() = 0;
   /// Of the queue pair for which it holds: another holder.
-  std::shared_ptr<ReceiveWaiter> next_waiting;
+  std::shared_ptr<PendingDatagram> next_waiting;
 };
 
 /// Any thread. Its lock is a leaf but for what `pointless` takes.
-class ReceiveWaiters {
+class PendingDatagrams {
  public:
   /// receive_came() of `waiter` is called once, by posted() or tell(). False, and it is not: a
   /// receive is there, or none will be taken, as `pointless()` says.
   template <typename Pointless>
-  bool add(std::shared_ptr<ReceiveWaiter> waiter, Pointless pointless) {
+  bool add(std::shared_ptr<PendingDatagram> waiter, Pointless pointless) {
     const Lock lock(lock_);
     // With that of posted(): either this sees the receive, or posted() sees the holder.
     any_.exchange(1, std::memory_order_acq_rel);
@@ -55,7 +55,7 @@ class ReceiveWaiters {
     return true;
   }
   /// False: it has been called, or will be in a moment.
-  bool stop(const ReceiveWaiter& waiter) {
+  bool stop(const PendingDatagram& waiter) {
     const Lock lock(lock_);
     for (auto* at = &first_; *at != nullptr; at = &(*at)->next_waiting) {
       if (at->get() != &waiter) continue;
@@ -71,7 +71,7 @@ class ReceiveWaiters {
       notify_all();
   }
   void notify_all() {
-    std::shared_ptr<ReceiveWaiter> waiters;
+    std::shared_ptr<PendingDatagram> waiters;
     {
       const Lock lock(lock_);
       any_.store(0, std::memory_order_relaxed);
@@ -85,7 +85,7 @@ class ReceiveWaiters {
 
  private:
   SpinLock lock_;
-  std::shared_ptr<ReceiveWaiter> first_ GUARDED_BY(lock_);
+  std::shared_ptr<PendingDatagram> first_ GUARDED_BY(lock_);
   Atomic<uint32_t> any_{0};
 };
 
@@ -188,9 +188,9 @@ class DatagramQueuePair {
   bool claim_grace() { return grace_.exchange(false, std::memory_order_relaxed); }
   /// receive_came() of `waiter`, which holds for no other queue pair, is called once: with the next
   /// receive, or when none will be taken any more. False: that is so already.
-  bool wait_for_receive(std::shared_ptr<ReceiveWaiter> waiter);
+  bool wait_for_receive(std::shared_ptr<PendingDatagram> waiter);
   /// False: it has been called, or will be in a moment.
-  bool stop_waiting(const ReceiveWaiter& waiter) { return waiters_.stop(waiter); }
+  bool stop_waiting(const PendingDatagram& waiter) { return waiters_.stop(waiter); }
 
   // ---- Verbs state. Any thread, no lock held.
   void set_qkey(uint32_t qkey) { qkey_.store(qkey, std::memory_order_relaxed); }
@@ -284,7 +284,7 @@ class DatagramQueuePair {
   BufferList sink_ GUARDED_BY(receive_lock_);
   uint32_t arrivals_ GUARDED_BY(receive_lock_) = 0;  // where faults are asked for
   std::atomic<bool> grace_;
-  ReceiveWaiters waiters_;
+  PendingDatagrams waiters_;
 };
 
 }  // namespace uwarp

@@ -136,7 +136,7 @@ struct StreamConfig {
   TaggedOffset rtr_offset = 0;  // place for the magic by which uwarps know each other
   /// Send nothing until the first FPDU has come (responder).
   bool wait_for_first_fpdu = false;
-  /// STag and TO that mark the peer's first zero-length Write as a uwarp's.
+  /// STag and TO that show the peer's first zero-length Write as a uwarp's.
   STag magic_stag{0};
   TaggedOffset magic_offset = 0;
   /// Answer a peer's magic by a zero-length Write of the same form as our first FPDU.

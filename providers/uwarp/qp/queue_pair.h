@@ -147,7 +147,7 @@ class QueuePair {
     stream_.mailbox = name;
     stream_.letter_number = letter_number;
     stream_.control_writes_due.fetch_or(StreamState::kMailboxDue | StreamState::kNumberDue,
-                               std::memory_order_release);
+                                        std::memory_order_release);
   }
   uint64_t peer_mailbox() const { return stream_.peer_mailbox; }
   uint64_t peer_letter_number() const { return stream_.peer_letter_number; }
@@ -210,7 +210,9 @@ class QueuePair {
     HandoffLock::Exclusive receive;
     HandoffLock::Exclusive transmit;
   };
-  Exclusive lock_exclusive() { return {receive_side_.lock_exclusive(), transmit_side_.lock_exclusive()}; }
+  Exclusive lock_exclusive() {
+    return {receive_side_.lock_exclusive(), transmit_side_.lock_exclusive()};
+  }
   /// A region that was `old` has become another under the same keys. `revoke`: work that has found
   /// it by its local key fails. The caller holds the queue pair.
   void region_changed(const MemoryRegion& region, const RegionShape& old, bool revoke);

@@ -50,8 +50,8 @@ class CmEventQueue {
   /// The events of `source` come here: its id belongs to this channel.
   bool takes_from(const CmEventSource& source) const;
   bool has_sources() const;
-  /// Queues an event of `source` in `reservation` for one, unless that is closed (false; the event is
-  /// dropped). Needs no memory.
+  /// Queues an event of `source` in `reservation` for one, unless that is closed (false; the event
+  /// is dropped). Needs no memory.
   static bool push(const std::shared_ptr<CmEventSource>& source, CmEvent event,
                    CmEventReservation reservation);
   /// Queues a CONNECT_REQUEST unless `limit` of them are waiting already (false). The new id starts

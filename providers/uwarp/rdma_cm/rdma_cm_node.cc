@@ -201,7 +201,8 @@ int RdmaCmNode::resolve_route(Command& command) {
 int RdmaCmNode::query_route(Command& command) {
   const auto request = command.payload<rdma_ucm_query>();
   // The tail came later than the rest; older applications have no room for it.
-  if (const int error = command.check_response_size(offsetof(rdma_ucm_query_route_resp, ibdev_index)))
+  if (const int error =
+          command.check_response_size(offsetof(rdma_ucm_query_route_resp, ibdev_index)))
     return error;
   const auto id = find(request.id);
   if (!id) return id.error();
@@ -275,7 +276,8 @@ int RdmaCmNode::init_qp_attr(Command& command) {
 int RdmaCmNode::get_event(Command& command) {
   const auto request = command.payload<rdma_ucm_get_event>();
   // The last two fields came later.
-  if (const int error = command.check_response_size(offsetof(rdma_ucm_event_resp, reserved))) return error;
+  if (const int error = command.check_response_size(offsetof(rdma_ucm_event_resp, reserved)))
+    return error;
   CmEventReservation taken;
   if (const int error = queue_->take(taken)) return error;
   const int error = command.respond(request.response, taken.front().event.response);

@@ -358,10 +358,10 @@ size_t Stream::receive(StreamEvents& notice, bool from_epoll) {
     if (from_epoll) {
       if (received != 0) note_busy();
     } else {
-      const bool buffer = full_.load(std::memory_order_relaxed) && space_came();
-      note_poll(received != 0 || buffer);
+      const bool space = full_.load(std::memory_order_relaxed) && space_came();
+      note_poll(received != 0 || space);
       if (on_ring()) note_silence(received != 0);
-      answer |= buffer;
+      answer |= space;
     }
     std::shared_ptr<StreamOwner> unfinished;
     if (found == Found::kMore) unfinished = owner_->shared_owner();

@@ -24,7 +24,7 @@ struct OneWay {
   bool write(const std::string& text) {
     EXPECT_TRUE(writer.poll());
     for (size_t at = 0; at != text.size();) {
-      const uint32_t fits = writer.room(static_cast<uint32_t>(text.size() - at));
+      const uint32_t fits = writer.space(static_cast<uint32_t>(text.size() - at));
       if (fits == 0) return writer.publish(), false;
       std::memcpy(writer.place(), text.data() + at, fits);
       writer.put(RingRecord::kBytes, fits);
@@ -119,7 +119,7 @@ TEST(ByteRing, ASleepingSideIsWokenOnce) {
   OneWay ring;
   EXPECT_TRUE(ring.reader.begin_sleep());
   ASSERT_TRUE(ring.writer.poll());
-  (void)ring.writer.room(1);
+  (void)ring.writer.space(1);
   ring.writer.put(RingRecord::kBytes, 1);
   EXPECT_TRUE(ring.writer.publish());
   EXPECT_FALSE(ring.writer.publish());
@@ -149,7 +149,7 @@ TEST(ByteRing, InvalidPositionsOfTheOtherSide) {
     ring->control.tail.store(random() >> (random() % 64));
     if (!ring->writer.poll()) continue;
     EXPECT_LE(ring->writer.free_bytes(), kRing);
-    const uint32_t fits = ring->writer.room(5000);
+    const uint32_t fits = ring->writer.space(5000);
     EXPECT_LE(ring->writer.place() + fits, ring->bytes + kRing);
   }
 }

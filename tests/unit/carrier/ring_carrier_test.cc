@@ -325,7 +325,7 @@ TEST(RingWriter, KeepsToItsFirstPageWhileTheOthersGoBack) {
   RingWriter writer(control, bytes, sizeof bytes);
   writer.keep_to_first_page(true);
   size_t written = 0;
-  while (const uint32_t fits = writer.room(1000)) {
+  while (const uint32_t fits = writer.space(1000)) {
     EXPECT_LE(writer.place() + fits, bytes + 4096);
     writer.put(RingRecord::kBytes, fits);
     written += fits;
@@ -333,7 +333,7 @@ TEST(RingWriter, KeepsToItsFirstPageWhileTheOthersGoBack) {
   EXPECT_GT(written, 3000u);
   EXPECT_FALSE(writer.put_place(bytes, 100'000));
   writer.keep_to_first_page(false);
-  EXPECT_EQ(writer.room(1000), 1000u);
+  EXPECT_EQ(writer.space(1000), 1000u);
 }
 
 }  // namespace

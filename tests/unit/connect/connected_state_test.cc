@@ -403,7 +403,8 @@ TEST(ConnectedState, ATimeoutWhileHeldIsReported) {
 TEST(ConnectedState, NudgesBecomeRarer) {
   World world({.nudges = true});
   uint64_t last_ns = kNow;
-  for (uint64_t wait_ns = Connected::kFirstNudgeNs; wait_ns <= Connected::kLastNudgeNs; wait_ns *= 8) {
+  for (uint64_t wait_ns = Connected::kFirstNudgeNs; wait_ns <= Connected::kLastNudgeNs;
+       wait_ns *= 8) {
     ASSERT_EQ(world.connected.deadline().at_ns, last_ns + wait_ns);
     last_ns += wait_ns;
     EXPECT_EQ(words(world.connected.on_deadline(last_ns)), "stay pump");

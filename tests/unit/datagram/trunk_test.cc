@@ -337,8 +337,8 @@ TEST(Trunks, DropsDelayNoOtherReceiver) {
   }
 }
 
-// Several receivers share a line. The second one waits for its receive just as the first; both are
-// told, and each holds the line no longer than its time.
+// Several receivers share a connection. The second one waits for its receive just as the first;
+// both are told, and each holds the connection no longer than its time.
 TEST(Trunks, TwoReceiversThatAreLate) {
   DatagramNode a, b, c;
   Destination to(home(), home());
@@ -353,7 +353,7 @@ TEST(Trunks, TwoReceiversThatAreLate) {
       EXPECT_EQ(a.send(to, c.number(), "found"), 0);
       got = c.next(false, 1);
       return got.wr_id == 3;
-    })) << "the line has stopped in round "
+    })) << "the connection has stopped in round "
         << round;
   }
 }
@@ -432,7 +432,7 @@ TEST(TrunkPeers, ExchangeFramesMadeByHand) {
   EXPECT_EQ(got.src_qp, peer.port.number.value);
 }
 
-// A fault in a frame costs the datagrams behind it in the frame; the line goes on.
+// A fault in a frame costs the datagrams behind it in the frame; the connection goes on.
 TEST(TrunkPeers, FramesThatAreWrong) {
   DatagramNode node;
   TrunkPeer peer;
@@ -731,7 +731,7 @@ TEST(TrunkProof, TheNewestProcessAtAPortIsTheOneThatCounts) {
   EXPECT_EQ(before.wait_polling().wr_id, 5u);
   after.dial_and_wait(node.number());
   ASSERT_EQ(after.post_recv(6, 0, 10000), 0);
-  ASSERT_TRUE(eventually([&] {  // the new line is used as soon as this process knows of it
+  ASSERT_TRUE(eventually([&] {  // the new connection is used as soon as this process knows of it
     EXPECT_EQ(node.send(to, port.number, "new"), 0);
     WorkCompletion got{};
     return after.poll(got) && got.wr_id == 6;
@@ -740,14 +740,14 @@ TEST(TrunkProof, TheNewestProcessAtAPortIsTheOneThatCounts) {
   EXPECT_EQ(after.owner->ended, 0);
 }
 
-// A line that is used is proved again now and then.
+// A connection that is used is proved again now and then.
 TEST(TrunkProof, ALineWhosePeerHasLeftItsPortIsClosed) {
   DatagramNode node;
   {
     TrunkPeer stays;
     stays.dial_and_wait(node.number());
     node.engine.trunks().prove_again();
-    // It is asked by its nonce whether the line is still its own.
+    // It is asked by its nonce whether the connection is still its own.
     const auto asked = stays.port.requests->take();
     const auto nonces = nonces_of(*asked);
     EXPECT_EQ(nonces, TrunkCall::nonces_of(stays.called));
@@ -769,7 +769,7 @@ TEST(TrunkProof, ALineWhosePeerHasLeftItsPortIsClosed) {
   EXPECT_TRUE(leaves.ended());
 }
 
-// Between two uwarps: both know the line, and nothing changes.
+// Between two uwarps: both know the connection, and nothing changes.
 TEST(TrunkProof, ProvingAgainDisturbsNothing) {
   DatagramNode a, b;
   expect_datagrams(a, b);

@@ -412,7 +412,8 @@ bool InboundMessages::take_sink() {
 // Without acknowledgements a message waits for a moment only, and only if one has been received
 // since the last that waited in vain. False: it is held. RFC 5041-7.1-u2c.
 bool InboundMessages::do_without_receive() {
-  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position) return block_rnr();
+  if (!is_unreliable(in_.config.transport) || grace_ended_at_ != receive_.position)
+    return block_rnr();
   queue_place_.leave();
   return drop();
 }

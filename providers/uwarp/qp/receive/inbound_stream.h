@@ -156,7 +156,7 @@ enum ReceiveOutcome : uint32_t {
   kRxOffer = 1u << 6,           // it offers shared memory: StreamState::peer_mailbox
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
-  kRxDeferred = 1u << 9,      // once what is owed has been sent: Receiver::complete_deferred()
+  kRxDeferred = 1u << 9,  // once what is owed has been sent: Receiver::complete_deferred()
 };
 
 /// A DDP segment, its header as it came, what is left of its payload. RFC 5041-3-7, 5041-4.2-b/c/g.

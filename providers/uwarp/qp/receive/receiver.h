@@ -78,9 +78,9 @@ class StagedBytes {
 };
 
 /// A member of its QueuePair. Closed, so that what comes is dropped, until restart() begins a
-/// stream. From then on each received() follows a next_iovecs(), and takes as many FPDUs as have come
-/// whole. Held while a message has no receive: resume() goes on, expire() gives up. Closed again
-/// once the stream has failed or the peer's Terminate has come, and by flush(), close() and
+/// stream. From then on each received() follows a next_iovecs(), and takes as many FPDUs as have
+/// come whole. Held while a message has no receive: resume() goes on, expire() gives up. Closed
+/// again once the stream has failed or the peer's Terminate has come, and by flush(), close() and
 /// reset(). After flush() no receive is taken, and after reset() no byte is kept either.
 class Receiver {
   // Under the receive side, but for closed() and held(): the stream, ...
@@ -98,7 +98,7 @@ class Receiver {
   BufferList* sink_ = nullptr;  // of what is no Write: where its payload goes
   uint32_t trailer_left_ = 0;
   size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
-  size_t next_bytes_ = 0;  // ... and all of it
+  size_t next_bytes_ = 0;    // ... and all of it
   SegmentRun run_;           // segments behind the one under way
 
  public:

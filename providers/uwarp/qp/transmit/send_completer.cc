@@ -297,8 +297,8 @@ bool SendCompleter::flush() {
 
 void SendCompleter::flush_late() {
   assert(stream_.mine.transmit());
-  const bool record =
-      config_.acknowledged && !reason_reported_ && stream_.failure().status != WcStatus::kWrFlushErr;
+  const bool record = config_.acknowledged && !reason_reported_ &&
+                      stream_.failure().status != WcStatus::kWrFlushErr;
   flush_requests(kNone, record ? queue_.retired() : kNone);
 }
 

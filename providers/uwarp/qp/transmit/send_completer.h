@@ -136,7 +136,7 @@ class SendCompleter {
   Acknowledging acknowledging_;
   uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
   uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
-  bool reason_reported_ = true;          // by a completion of this stream, or there is no stream
+  bool reason_reported_ = true;      // by a completion of this stream, or there is no stream
 
   // Any thread.
   RetireRequest retire_request_;

@@ -415,7 +415,7 @@ void Transmitter::begin_request() {
       acknowledging.owe();
   }
   if (is_local(wqe.opcode)) [[unlikely]]
-    return change_next_iovecs(wqe, position);
+    return change_window(wqe, position);
   if (answer) return emit_request(wqe, position);
   if (wqe.opcode != SendOpcode::kWrite) {
     qn_ = static_cast<QueueNumber>(wqe.msn);
@@ -479,14 +479,14 @@ void Transmitter::emit_read(uint64_t request, uint64_t acknowledges, ReadRequest
 
 // BIND_MW and LOCAL_INV. All earlier requests have completed, and peers' accesses through the
 // window are over when the table returns.
-void Transmitter::change_next_iovecs(SendWqe& wqe, uint64_t position) {
+void Transmitter::change_window(SendWqe& wqe, uint64_t position) {
   const RemoteAccessor self{config_.domain, stream_.identity, 0};
   bool done;
   if (wqe.opcode == SendOpcode::kBindWindow) {
     bound_windows_ = true;
     done = config_.regions->bind(wqe.binding(), self);
   } else {
-    done = config_.regions->invalidate_next_iovecs(STag{wqe.imm_or_invalidate}, self);
+    done = config_.regions->invalidate_window(STag{wqe.imm_or_invalidate}, self);
   }
   if (!done) return fail_request(position, WcStatus::kMwBindErr);
   wqe.end_position.store(batch_.sent_position(), std::memory_order_relaxed);
@@ -503,7 +503,8 @@ bool Transmitter::append_segment() {
   const bool write = is_write(wqe.opcode);
   const Segment segment = next_segment(write ? TaggedHeader::kWireSize : UntaggedHeader::kWireSize);
   // Of a Write that is refused the receive fails that its Immediate Data would have taken.
-  const bool marked = wqe.opcode == SendOpcode::kWriteWithImm && stream_.reports_deliveries(config_);
+  const bool marked =
+      wqe.opcode == SendOpcode::kWriteWithImm && stream_.reports_deliveries(config_);
   const uint8_t control =
       make_rdmap_control(RdmapOpcode::kWrite) | RdmapControl::ImmediateBit::flag(marked);
   if (payload_.revoked()) [[unlikely]]
@@ -590,7 +591,8 @@ void Transmitter::fail_request(uint64_t position, WcStatus status) {
 
 void Transmitter::emit_delivered_write(bool next_waits) {
   reported_delivered_ = Msn{stream_.delivered.load(std::memory_order_acquire)};
-  append_empty_write(DeliveredWrite::kStag, DeliveredWrite{reported_delivered_, next_waits}.offset());
+  append_empty_write(DeliveredWrite::kStag,
+                     DeliveredWrite{reported_delivered_, next_waits}.offset());
 }
 
 // In the order of the requests. RFC 5040-5.2.1-h/k/o, 5040-5.5-12/17/20, 7306-5.4-8/9.
@@ -648,7 +650,7 @@ bool Transmitter::append_answer() {
   BufferList payload;
   payload.append(source.address, segment.payload, source.region, source.memory);
   Built built = Built::kFault;
-  if (!source.through_next_iovecs()) [[likely]]
+  if (!source.through_window()) [[likely]]
     built = append(header, &payload, 0, segment.payload);
   else if (const RangeGuard guard(source, request.source_stag); guard)
     // Copied while the binding holds: unbinding then waits for no send call.

@@ -23,12 +23,12 @@
 
 namespace uwarp {
 
-/// A member of its QueuePair. Closed until restart() begins a stream. From then on next_iovecs() fills
-/// the batch, with one message after the other, and sent() empties it. A stream that has failed
-/// begins no message; flush() completes all requests, the Terminate follows if one is due, and the
-/// side is closed again, and finished() once all of that has gone. Without a peer lose() completes
-/// what is posted, as often as needed. reset() closes it at any time. After flush(), lose() and
-/// reset() no byte on its way is in memory of the application.
+/// A member of its QueuePair. Closed until restart() begins a stream. From then on next_iovecs()
+/// fills the batch, with one message after the other, and sent() empties it. A stream that has
+/// failed begins no message; flush() completes all requests, the Terminate follows if one is due,
+/// and the side is closed again, and finished() once all of that has gone. Without a peer lose()
+/// completes what is posted, as often as needed. reset() closes it at any time. After flush(),
+/// lose() and reset() no byte on its way is in memory of the application.
 class Transmitter {
   const QpConfig& config_;
   SendQueue& queue_;
@@ -44,7 +44,7 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
-  bool switching_ = false;      // ... and the mark behind which the carrier changes
+  bool switching_ = false;      // ... and the control Write behind which the carrier changes
   bool bound_windows_ = false;
   std::optional<uint64_t> lent_from_;  // stream position behind which lent memory carries
   std::optional<uint64_t> peer_read_;  // ... which the peer had reached when it ended
@@ -66,7 +66,7 @@ class Transmitter {
 
   // ... and answers.
   Msn atomic_msn_;             // of the next Atomic Response
-  Msn reported_delivered_;         // what the peer knows to have been delivered here
+  Msn reported_delivered_;     // what the peer knows to have been delivered here
   uint64_t gathered_end_ = 0;  // behind the last answer that goes from where it lies
 
   // Read by any thread.
@@ -95,8 +95,8 @@ class Transmitter {
   bool sent(size_t bytes);
   /// The kernel could not read the application's memory.
   void fault();
-  /// Work that next_iovecs() may turn into bytes now, as far as a look from outside can tell: it may
-  /// still have to wait for ORD or a fence. Lock-free.
+  /// Work that next_iovecs() may turn into bytes now, as far as a look from outside can tell: it
+  /// may still have to wait for ORD or a fence. Lock-free.
   bool wanted() const;
 
   /// The last bytes that may go over the present carrier have gone: carrier_changed() follows once
@@ -224,7 +224,7 @@ class Transmitter {
   [[gnu::noinline]] void emit_empty_read(uint64_t acknowledges) {
     emit_read(OutboundRequest::kNoRequest, acknowledges, {.source_stag = STag{1}});
   }
-  [[gnu::noinline]] void change_next_iovecs(SendWqe& wqe, uint64_t position);
+  [[gnu::noinline]] void change_window(SendWqe& wqe, uint64_t position);
   /// The next segment of the open request. False: it has no room in the batch.
   bool append_segment();
   Built append_send(const SendWqe& wqe, const Segment& segment);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What two uwarps say to each other by Writes without bytes, which any other peer drops: the key
-// names the kind of mark, the offset is what it says.
+// names the kind, the offset is what it says.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ struct CarrierWrite {
   static std::optional<CarrierWrite> decode(const TaggedHeader& header) {
     if (header.stag != kStag) return std::nullopt;
     for (const Kind kind : {Kind::kMailbox, Kind::kNumber, Kind::kSwitch}) {
-      const CarrierWrite mark{kind, header.to & kValueMask};
-      if (mark.offset() == header.to) return mark;
+      const CarrierWrite write{kind, header.to & kValueMask};
+      if (write.offset() == header.to) return write;
     }
     return std::nullopt;
   }
@@ -79,9 +79,9 @@ struct DeliveredWrite {
 
 /// ASCII "uMC" and the version.
 inline constexpr std::array<std::byte, 4> kMulticastMagic{std::byte{'u'}, std::byte{'M'},
-                                                         std::byte{'C'}, std::byte{1}};
+                                                          std::byte{'C'}, std::byte{1}};
 
-/// What is behind the mark; nothing if there is none, or that of another version.
+/// What is behind the magic number; nothing if there is none, or that of another version.
 inline std::optional<std::span<const std::byte>> behind_multicast_magic(
     std::span<const std::byte> bytes) {
   if (bytes.size() < kMulticastMagic.size() ||

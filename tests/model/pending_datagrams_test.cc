@@ -21,7 +21,7 @@ struct WaitingConnection : Scenario {
   WaitingConnection(bool expires, bool ends, Fault fault = Fault::kNone)
       : expires(expires), ends(ends), fault(fault) {}
 
-  struct Line : ReceiveWaiter {
+  struct Line : PendingDatagram {
     explicit Line(WaitingConnection& all) : all(all) {}
     void receive_came() override {
       const auto held = side.lock_exclusive();
@@ -96,7 +96,7 @@ struct WaitingConnection : Scenario {
   const bool expires, ends;
   const Fault fault;
   ReceiveQueue queue{4, 1};
-  ReceiveWaiters waiters;
+  PendingDatagrams waiters;
   Atomic<bool> over{false};
   std::shared_ptr<Line> line = std::make_shared<Line>(*this);
 };
@@ -121,13 +121,13 @@ constexpr Property kHeld{"Held datagram",
                          "pair to wait for; its holder is told once.",
                          2};
 
-TEST(ReceiveWaitersModel, AHeldDatagramContinues) {
+TEST(PendingDatagramsModel, AHeldDatagramContinues) {
   for (const bool expires : {false, true})
     for (const bool ends : {false, true}) expect_holds<WaitingConnection>(kHeld, expires, ends);
   expect_holds<EndingConnection>(kHeld);
 }
 
-TEST(ReceiveWaitersModel, FindsOneThatIsForgotten) {
+TEST(PendingDatagramsModel, FindsOneThatIsForgotten) {
   using Fault = WaitingConnection::Fault;
   expect_found<WaitingConnection>(kHeld, "held although", false, false, Fault::kNoSecondLook);
   expect_found<WaitingConnection>(kHeld, "held although", false, false, Fault::kTellsFirst);

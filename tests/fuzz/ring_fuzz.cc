@@ -159,7 +159,7 @@ class Rings {
   // ---- The other side when it is correct. What it has spoilt misleads it too.
   void write_record() {
     if (!writer_->poll()) return;
-    const uint32_t fits = writer_->room(static_cast<uint32_t>(some_size()));
+    const uint32_t fits = writer_->space(static_cast<uint32_t>(some_size()));
     if (fits == 0) return;
     last_record_ = static_cast<size_t>(writer_->place() - base_) - kRingStep;
     writer_->put(RingRecord::kBytes, fits);
@@ -170,7 +170,7 @@ class Rings {
     static const std::vector<std::byte> text(70'000, std::byte{0x55});
     const bool there = (script_.next() & 7) != 0;
     const void* const at = there ? text.data() : reinterpret_cast<const void*>(uintptr_t{kPage});
-    if (writer_->room(kRingStep) < kRingStep) return;
+    if (writer_->space(kRingStep) < kRingStep) return;
     last_record_ = static_cast<size_t>(writer_->place() - base_) - kRingStep;
     if (writer_->put_place(at, 1 + script_.next16())) (void)writer_->publish();
   }

@@ -256,7 +256,7 @@ class Line {
   }
   void frame() {
     const auto receive = line_->endpoint_->qp().receive_side().lock_exclusive();
-    const std::span<std::byte> room = line_->room();
+    const std::span<std::byte> room = line_->space();
     UWARP_REQUIRE(room.empty() == held());
     if (room.empty()) return;
     UWARP_REQUIRE(room.size() == kFrameBytes);

@@ -11,7 +11,7 @@ namespace uwarp::model {
 namespace {
 
 // Mutant sleeps_without_a_look: carrier/byte_ring.h
-// - return !look() && !broken_;
+// - return !poll() && !broken_;
 // + return !broken_;
 //
 // Mutant rings_before_it_publishes: carrier/byte_ring.h

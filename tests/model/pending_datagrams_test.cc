@@ -34,7 +34,7 @@ struct WaitingConnection : Scenario {
       while (!deliver()) {
         if (holds) return;
         holds = true;
-        if (all.lock_exclusive()) return;
+        if (all.wait_for_receive()) return;
         holds = false;
       }
       open = false;
@@ -64,7 +64,7 @@ struct WaitingConnection : Scenario {
     int taken = 0;
   };
 
-  bool hold() {
+  bool wait_for_receive() {
     return waiters.add(line, [&] {
       if (fault == Fault::kNoSecondLook) return false;
       return !queue.empty() || (over.load() && fault != Fault::kForgetsTheEnd);
@@ -84,7 +84,7 @@ struct WaitingConnection : Scenario {
     if (ends)
       threads.add("end", [this] {
         over.store(true);
-        waiters.tell();
+        waiters.notify_all();
       });
   }
   void finish() override {
@@ -111,7 +111,7 @@ struct EndingConnection : WaitingConnection {
     });
     threads.add("end", [this] {
       over.store(true);
-      waiters.tell();
+      waiters.notify_all();
     });
   }
 };

@@ -18,24 +18,24 @@
 // + who.driver_sleeps = asleep || (who.driver_sleeps && !who.driven_by(turn));
 //
 // Mutant leaves_the_rest: progress/presence.h
-// - wake = who.driven_by(turn) && (who.resting || who.waiters != 0);
+// - wake = who.driven_by(turn) && (who.parked || who.waiters != 0);
 // + wake = who.driven_by(turn) && who.waiters != 0;
 //
 // Mutant leaves_the_waiters: progress/presence.h
-// - wake = who.driven_by(turn) && (who.resting || who.waiters != 0);
+// - wake = who.driven_by(turn) && (who.parked || who.waiters != 0);
 // - if (!who.driven_by(turn)) return;
 // + wake = false;
 // + if (!who.driven_by(turn)) return;
 //
 // Mutant rests_in_two_steps: progress/presence.h
-// - return change([](Who& who) { who.resting = who.driver_sleeps; }).resting;
-// + const bool rest = who_.load().driver_sleeps;
-// + change([rest](Who& who) { who.resting = rest; });
-// + return rest;
+// - return change([](Who& who) { who.parked = who.driver_sleeps; }).parked;
+// + const bool park = who_.load().driver_sleeps;
+// + change([park](Who& who) { who.parked = park; });
+// + return park;
 //
 // Mutant arms_unseen: progress/presence.h
 // - who.armed = on;
-// + who.resting = !on;
+// + who.parked = !on;
 //
 // Mutant forgets_the_driver: progress/presence.h progress/epoll_muted_sources.h
 // progress/epoll_muted_sources.cc

@@ -11,7 +11,7 @@
 // + if (slot->generation == 0) slot->generation = 1;
 //
 // Mutant finds_by_index: progress/source_slots.h
-// - return slot.generation == ticket >> 32 && slot.fd >= 0 ? &slot : nullptr;
+// - return slot.generation == registration >> 32 && slot.fd >= 0 ? &slot : nullptr;
 // + return slot.fd >= 0 ? &slot : nullptr;
 //
 // Mutant says_nothing: progress/revisit_queue.h

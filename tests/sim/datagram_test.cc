@@ -40,7 +40,7 @@ struct MadeUpWay : DatagramPath {
   Taken answer = Taken::kYes;
 };
 
-struct Holder : ReceiveWaiter {
+struct Holder : PendingDatagram {
   void receive_came() override { ++told; }
   int told = 0;
 };

@@ -778,7 +778,7 @@ class Run {
   // A turn of each side, as Stream takes it.
   bool step(End& end, Wire& out, Wire& in) {
     const bool sent = transmit(end, out);
-    end.complete_kept();
+    end.complete_deferred();
     const bool resumed = end.resume();
     const bool received = receive(end, out, in);
     const bool flushes = end.qp->flush_due();

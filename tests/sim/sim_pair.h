@@ -120,9 +120,9 @@ struct End : QpEventListener, ReceiveWaiter {
   }
 
   /// Called when the answers that were owed have been sent: kept completions may come now.
-  void complete_kept() {
+  void complete_deferred() {
     const auto lock = qp->receive_side().lock_exclusive();
-    outcome |= qp->receiver().complete_kept();
+    outcome |= qp->receiver().complete_deferred();
   }
 
   int post(SendOpcode opcode, uint64_t wr_id, std::span<const Sge> sges, uint64_t remote = 0,
@@ -220,7 +220,7 @@ class Pair {
       }
       (void)turn.end();
     }
-    end.complete_kept();
+    end.complete_deferred();
     moved |= end.resume();
     const bool reads = !end.qp->receiver().rnr_blocked() || end.qp->receiver().reads_ahead();
     if (reads && !in.bytes.empty()) {

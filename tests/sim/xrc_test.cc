@@ -153,7 +153,7 @@ TEST_P(Xrc, IsAcknowledgedBeforeItCompletes) {
     const auto side = pair.b.qp->transmit_side().lock_exclusive();
     EXPECT_EQ(pair.b.qp->transmitter().next_iovecs().empty(), !GetParam());
   }
-  pair.b.complete_kept();
+  pair.b.complete_deferred();
   EXPECT_EQ(first.completed().size(), GetParam() ? 1u : 0u);
 
   ASSERT_EQ(send(SendOpcode::kSend, 2, first), 0);

@@ -63,7 +63,7 @@ class RingWriter {
   }
   bool keeps_to_first_page() const { return end_ != size_; }
   uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
-  /// Worth a look(): the ring could begin again, and is out of the nearest cache by now.
+  /// Worth a poll(): the ring could begin again, and is out of the nearest cache by now.
   bool far() const { return at_.bytes > kNear; }
 
   /// A place of up to `wanted` bytes for a record of its own; 0: no room. Filled, it is ended by
@@ -94,12 +94,12 @@ class RingWriter {
     return control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
            control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
   }
-  /// We are about to sleep until there is room. False: the reader has moved on since look().
+  /// We are about to sleep until there is room. False: the reader has moved on since poll().
   bool begin_sleep() {
     control_.writer_sleeps.store(1, std::memory_order_seq_cst);
     return !moved();
   }
-  /// The reader has moved on since look(). Any thread that knows the ring.
+  /// The reader has moved on since poll(). Any thread that knows the ring.
   bool moved() const {
     const RingPosition tail = RingPosition::of(control_.tail.load(std::memory_order_seq_cst));
     return (tail.generation == at_.generation ? tail.bytes : 0) != read_;
@@ -124,14 +124,14 @@ class RingWriter {
     }
     return unread;
   }
-  /// All has been read, as of the last look().
+  /// All has been read, as of the last poll().
   bool idle() const { return at_.bytes == 0; }
   /// The memory that has been written to since the last call. idle().
   std::span<std::byte> take_used() {
     assert(idle() && extent_ <= size_);
     return {base_, std::exchange(extent_, 0)};
   }
-  /// The reader is behind this position, as of the last look().
+  /// The reader is behind this position, as of the last poll().
   bool has_read(RingPosition position) const {
     return position.generation != at_.generation ||
            static_cast<int32_t>(read_ - position.bytes) >= 0;

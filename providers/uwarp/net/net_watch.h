@@ -31,7 +31,7 @@ class CachedDeviceScan {
     return devices;
   }
 
-  /// Whether the last scan, noted by looked(), is recent enough.
+  /// Whether the last scan, noted by checked(), is recent enough.
   bool fresh(uint64_t now) const { return now - checked_ns_.load() < kFreshNs; }
   void checked(uint64_t now) { checked_ns_.store(now); }
 

@@ -28,7 +28,7 @@ class MessageSink {
   /// Memory for the message that begins, valid until arrived() or the next call. Empty: not now;
   /// the stream is held until Receiver::resume(). A message that does not fit fails the stream.
   virtual std::span<std::byte> space() = 0;
-  /// The message is whole, in the memory that room() gave.
+  /// The message is whole, in the memory that space() gave.
   virtual void arrived(size_t bytes) = 0;
 };
 

@@ -140,7 +140,7 @@ class SharedReceiveQueue : public ReceiveQueue {
 };
 
 /// A stream's place at its receive queue: where it is in line, and whether it is held. For the
-/// thread with the receive side, but for held().
+/// thread with the receive side, but for rnr_blocked().
 class ReceivePlace {
  public:
   ReceivePlace(ReceiveQueue& queue, ReceiveWaiter* waiter) : queue_(&queue) {

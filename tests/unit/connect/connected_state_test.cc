@@ -49,7 +49,7 @@ struct FakeQp {
   }
   struct Side {
     const FakeQp& qp;
-    bool held() const { return qp.held; }
+    bool rnr_blocked() const { return qp.held; }
     bool finished() const { return qp.sent; }
     bool dry() const { return qp.sent; }
     bool idle() const { return qp.sent; }

@@ -115,10 +115,10 @@ TEST(Draining, LastsSoLong) {
 
 TEST(Draining, WithAcknowledgementsThePeerMustHaveRoom) {
   Draining draining(true, kUntil);
-  uint64_t now_ns = kUntil + Draining::kNoRoomWaitNs;
+  uint64_t now_ns = kUntil + Draining::kNoSpaceWaitNs;
   EXPECT_EQ(draining.deadline().at_ns, now_ns);
   EXPECT_FALSE(draining.on_deadline(Room{false}, now_ns));
-  now_ns += Draining::kNoRoomWaitNs;
+  now_ns += Draining::kNoSpaceWaitNs;
   EXPECT_EQ(draining.deadline().at_ns, now_ns) << "checked again";
   EXPECT_TRUE(draining.on_deadline(Room{true}, now_ns));
 }

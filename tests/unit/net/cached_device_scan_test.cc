@@ -14,7 +14,7 @@ TEST(CachedDeviceScan, OneLookServesForAWhile) {
   for (uint64_t now = kFirst; now < kFirst + 3 * CachedDeviceScan::kFreshNs; now += 1000) {
     if (look.fresh(now)) continue;
     ++looks;
-    look.looked(now);
+    look.checked(now);
   }
   EXPECT_EQ(looks, 3);
 }

@@ -83,7 +83,7 @@ class StagedBytes {
 /// again once the stream has failed or the peer's Terminate has come, and by flush(), close() and
 /// reset(). After flush() no receive is taken, and after reset() no byte is kept either.
 class Receiver {
-  // Under the receive side, but for closed() and held(): the stream, ...
+  // Under the receive side, but for closed() and rnr_blocked(): the stream, ...
   InboundStream in_;
   CompletionOrder order_;
   InboundWrites writes_;

@@ -335,8 +335,8 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   if (acknowledged()) config.ord = std::min(config.ord, agreed.initiator_depth);
   config.wait_for_first_fpdu = !agreed.initiator;
   config.silent_fin = agreed.rendezvous;
-  // The private data of a rendezvous says that the peer is a uwarp. An answer to a control Write could
-  // reach a peer that has sent its one message and gone, which would answer by RST.
+  // The private data of a rendezvous says that the peer is a uwarp. An answer to a control Write
+  // could reach a peer that has sent its one message and gone, which would answer by RST.
   config.peer_is_uwarp = agreed.rendezvous;
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;

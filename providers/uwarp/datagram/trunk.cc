@@ -132,6 +132,7 @@ void Trunk::flush() {
       const Lock lock(lock_);
       if (state_ == State::kIdle && (filling_ != nullptr || !ready_.empty())) {
         state_ = State::kCalling;
+        calling_ = 0;  // an earlier call that ends now must not fail this one
       } else {
         if (state_ != State::kOpen) return;
         close_frame_locked();
@@ -255,9 +256,13 @@ void Trunk::prove_again(TrunkConnection& connection) {
 }
 
 void Trunk::connection_open(std::shared_ptr<TrunkConnection> connection) {
+  // If either end could become the connection, the end that opens later might do so after the other
+  // one has been closed, and its datagrams would be lost.
+  if (connection->only_receives()) return;
   std::shared_ptr<TrunkConnection> retired;
   {
     const Lock lock(lock_);
+    connection->set_known();
     if (connection_ != nullptr) {
       if (!connection->replaces()) return;  // two called each other: the first connection stays
       take_done_locked();
@@ -315,14 +320,15 @@ void Trunk::connection_over(const TrunkConnection& connection, int status) {
   wake(std::move(waiters));
 }
 
-void Trunk::connection_closing(TrunkConnection& connection) {
+bool Trunk::connection_closing(TrunkConnection& connection) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> closing;
   uint32_t frames = 0;
   uint64_t bytes = 0;
   {
     const Lock lock(lock_);
-    if (connection_.get() != &connection) return;
+    if (!connection.known()) return false;
+    if (connection_.get() != &connection) return true;
     take_done_locked();
     close_frame_locked();
     post_locked(frames, bytes);
@@ -333,6 +339,7 @@ void Trunk::connection_closing(TrunkConnection& connection) {
   }
   if (frames != 0) closing->pump(frames, bytes);
   wake(std::move(waiters));
+  return true;
 }
 
 void Trunk::call_over(TrunkNonce nonce, int status) {

@@ -77,8 +77,9 @@ class Trunk final : public Source, public DatagramPath {
   void connection_open(std::shared_ptr<TrunkConnection> connection);
   /// One that was open has ended: 0, or a negative errno if it was given up.
   void connection_over(const TrunkConnection& connection, int status);
-  /// One is about to be closed: what is on it belongs to it from now on, and goes out first.
-  void connection_closing(TrunkConnection& connection);
+  /// One is about to be closed: what is on it belongs to it from now on, and goes out first. False:
+  /// it must not be closed now, because it is not open yet or only receives.
+  bool connection_closing(TrunkConnection& connection);
   /// The call with this nonce has ended. `status`: 0, or why the peer was not reached. A connection
   /// that was asked for did not open, unless it is there.
   void call_over(TrunkNonce nonce, int status);

@@ -95,6 +95,10 @@ TrunkConnection::~TrunkConnection() {
   give_back_buffer();
 }
 
+bool TrunkConnection::only_receives() const {
+  return role_ == Role::kCallBack && trunk_->key.to_itself();
+}
+
 int TrunkConnection::make_endpoint() {
   QpConfig config;
   config.domain = &trunks_.frames().domain();
@@ -208,8 +212,7 @@ Result<std::shared_ptr<TrunkConnection>> TrunkConnection::answer(
 }
 
 void TrunkConnection::close() {
-  if (!open_.load()) return;  // its owner is told when it is
-  trunk_->connection_closing(*this);
+  if (!trunk_->connection_closing(*this)) return;
   const auto connection = this->connection();
   if (connection == nullptr || connection->disconnect() == 0) return;
   give_up(0);

@@ -42,6 +42,8 @@ struct TrunkKey {
   uint16_t own_port = 0;
   IpAddress peer;
   uint16_t port = 0;  // of the peer
+  /// The peer is this process.
+  bool to_itself() const { return own == peer && own_port == port; }
   friend auto operator<=>(const TrunkKey&, const TrunkKey&) = default;
 };
 
@@ -85,6 +87,8 @@ class Trunks;
 /// nothing, and the connection that answers it holds it until that is open; a connection is open
 /// once it is established. close() ends it in order, give_up() at once, and it ends with its
 /// connection: then frames are given back, its Trunk knows, and no thread uses its queue pair.
+/// A process that sends to itself has both ends of a connection: it sends over the answer. The call
+/// back only receives, and ends with the answer.
 class TrunkConnection final : public Source,
                               public ConnectionOwner,
                               public PendingDatagram,
@@ -101,6 +105,7 @@ class TrunkConnection final : public Source,
   std::shared_ptr<Endpoint> endpoint_;
   const Role role_;
   bool replaces_ = false;
+  bool known_ = false;  // to its trunk, under the trunk's lock
   std::atomic<TrunkNonce> nonce_{0};
   std::atomic<bool> claimed_{false};
   std::atomic<bool> open_{false};         // it was established
@@ -160,12 +165,14 @@ class TrunkConnection final : public Source,
   bool takes_place() const { return role_ == Role::kCallBack; }
   /// It is a call, not a connection.
   bool is_call() const { return role_ == Role::kCall; }
+  /// The trunk sends over the other end, which is in this process too.
+  bool only_receives() const;
   /// Of a call: true once. There is at most one answer to it.
   bool claim() { return !claimed_.exchange(true); }
   /// Nothing has gone over it for some time.
   bool idle() const { return !used_.load(std::memory_order_relaxed); }
 
-  /// Ends it in order, if it is open. What was sent before goes out.
+  /// Ends it in order, if its trunk knows it by now. What was sent before goes out.
   void close();
   /// Ends it at once. `status`: 0 or a negative errno, for the trunk.
   void give_up(int status);
@@ -175,6 +182,9 @@ class TrunkConnection final : public Source,
   void forget_endpoints();
 
   // ---- For its trunk, under the trunk's lock.
+  /// The trunk was told that it is open. Never, if it only receives.
+  bool known() const { return known_; }
+  void set_known() { known_ = true; }
   /// False: no room in its queue, or the connection has failed.
   bool post(const Frame& frame);
   /// How many posted frames are done with since the last call, oldest first.

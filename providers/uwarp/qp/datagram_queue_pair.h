@@ -42,8 +42,8 @@ class PendingDatagram {
 /// Any thread. Its lock is a leaf but for what `pointless` takes.
 class PendingDatagrams {
  public:
-  /// receive_came() of `waiter` is called once, by posted() or notify_all(). False, and it is not: a
-  /// receive is there, or none will be taken, as `pointless()` says.
+  /// receive_came() of `waiter` is called once, by posted() or notify_all(). False, and it is not:
+  /// a receive is there, or none will be taken, as `pointless()` says.
   template <typename Pointless>
   bool add(std::shared_ptr<PendingDatagram> waiter, Pointless pointless) {
     const Lock lock(lock_);

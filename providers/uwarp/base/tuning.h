@@ -38,10 +38,9 @@ UWARP_FIGURE(uint64_t, kDenseGapNs, 500);
 /// ... plus the duration of this many system calls. Where calls take longer, waiting saves more,
 /// and the application takes longer between two posts.
 UWARP_FIGURE(uint64_t, kDenseCalls, 2);
-/// Number of posts right after each other that go out at once before later ones wait.
+/// Number of posts right after each other that go out at once before later ones wait. After a pause
+/// half of them do.
 UWARP_FIGURE(uint32_t, kDenseRun, 4);
-/// Longest run that is remembered; a pause halves it.
-UWARP_FIGURE(uint32_t, kLongestRun, 64);
 /// Most messages that wait; their payload goes in one turn (kPassBytes).
 UWARP_FIGURE(uint32_t, kWaitingMessages, 128);
 /// A larger post goes at once, with what waits: it is worth a system call of its own. A thread that
@@ -67,8 +66,6 @@ UWARP_FIGURE(uint32_t, kPollsPerMixedPass, 8);
 /// Streams of a group that are always read without asking epoll: a read of an empty socket costs
 /// about as much as an epoll_wait that finds nothing.
 UWARP_FIGURE(size_t, kDirectStreams, 4);
-/// Empty reads in a row after which a stream gives its direct place up.
-UWARP_FIGURE(uint32_t, kIdleTurns, 64);
 /// Looks of pollers that found something after which a stream's data makes no events in epoll any
 /// more. Rows: half round trip 8 B, 256 B ...
 UWARP_FIGURE(uint32_t, kFindsBeforeMuted, 64);

@@ -128,14 +128,9 @@ size_t PollGroup::poll_own() {
         received += found;
         entry.idle_turns = 0;
         ++next_;
-      } else if (++entry.idle_turns > tuning::kIdleTurns &&
-                 streams_.members() > tuning::kDirectStreams) {
-        entry = direct_.back();
-        direct_.pop_back();
-        publish_extra_locked();
-      } else if (received != 0) {
-        break;  // the next poll begins here
       } else {
+        ++entry.idle_turns;
+        if (received != 0) break;  // the next poll begins here
         ++next_;
       }
       // One notice at a time: its owner must be told without this lock.

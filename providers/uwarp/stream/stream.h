@@ -97,7 +97,7 @@ class PostCoalescer {
     const bool dense = gap_ns <= dense_gap_ns_ && run >= tuning::kDenseRun;
     if (gap_ns > dense_gap_ns_)
       run_.store(run / 2, std::memory_order_relaxed);
-    else if (run < tuning::kLongestRun)
+    else if (run < tuning::kDenseRun)
       run_.store(run + 1, std::memory_order_relaxed);
     if (!(dense || poll_near) || posted.bytes > tuning::kLargePostBytes) return false;
     const uint32_t waiting = messages_.load(std::memory_order_relaxed) + posted.messages;

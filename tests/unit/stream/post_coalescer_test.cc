@@ -61,7 +61,8 @@ TEST(PostCoalescer, FirstPostAfterAPauseGoesAtOnce) {
   uint64_t now = kFar;
   post(pace, now, 1000, kClose);
   EXPECT_EQ(post(pace, now, 1, kFar), 1);
-  EXPECT_LE(post(pace, now, 20, kClose), 1) << "the run before the pause is remembered";
+  EXPECT_EQ(post(pace, now, 20, kClose), static_cast<int>(tuning::kDenseRun / 2))
+      << "half of the run before the pause is remembered";
 }
 
 TEST(PostCoalescer, BulkIsResetAfterSomePauses) {

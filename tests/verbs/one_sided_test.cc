@@ -32,7 +32,7 @@ class OneSided : public VerbsTest {
              unsigned flags = IBV_SEND_SIGNALED) {
     ASSERT_EQ(end.post_rdma(IBV_WR_RDMA_WRITE, id, to, offset, length, flags), 0);
   }
-  uint64_t direct() { return direct_requests(context()); }
+  uint64_t direct() { return hw_counter(context(), "direct_requests"); }
   /// Makes the connection busy, so that it leaves TCP, until a Write needs no thread of the peer.
   /// No other request is under way then.
   void approach(End& end, const Address& peer) {

@@ -56,9 +56,8 @@ bool rings_are_mapped() {
   return text.find("uwarp-rings") != std::string::npos;
 }
 
-uint64_t direct_requests(const ibv_context* context) {
-  std::ifstream file(std::string(context->device->ibdev_path) +
-                     "/ports/1/hw_counters/direct_requests");
+uint64_t hw_counter(const ibv_context* context, const char* name) {
+  std::ifstream file(std::string(context->device->ibdev_path) + "/ports/1/hw_counters/" + name);
   uint64_t count = 0;
   EXPECT_TRUE(file >> count);
   return count;

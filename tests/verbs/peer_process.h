@@ -27,8 +27,8 @@ Address receive_address(int fd);
 
 bool shared_memory_is_on();
 bool rings_are_mapped();
-/// Requests of this process so far that needed no thread of a target.
-uint64_t direct_requests(const ibv_context* context);
+/// Of this process so far, on the first port of the device.
+uint64_t hw_counter(const ibv_context* context, const char* name);
 
 class PeerProcess {
  public:

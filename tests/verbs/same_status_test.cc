@@ -483,7 +483,10 @@ class Requester {
   }
 
   bool roce() const { return context_->device->node_type == IBV_NODE_CA; }
-  uint64_t direct() const { return direct_requests(context_); }
+  uint64_t direct() const { return hw_counter(context_, "direct_requests"); }
+  uint64_t not_direct() const {
+    return hw_counter(context_, "direct_unreachable") + hw_counter(context_, "direct_refused");
+  }
   /// Until requests go the way that is asked for.
   void approach(End& end, const Address& target) const {
     int left = way_ == kTcp ? 1 : 4;
@@ -527,10 +530,12 @@ class Requester {
         sge = stranger.sge(0, one.length);
         break;
     }
-    const uint64_t before = direct();
+    const uint64_t before = direct(), not_before = not_direct();
     EXPECT_EQ(end.post_rdma(read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 7, sge, at, key), 0);
     const auto wc = next_completion(end.cq.get());
     const bool went_directly = direct() != before;
+    // It is counted why it did not, where it might have.
+    if (one.length != 0) EXPECT_EQ(not_direct() != not_before, way_ != kTcp && !went_directly);
     std::string status = wc ? ibv_wc_status_str(wc->status) : "none";
     const bool ours = one.mistake == Mistake::kOurKey || one.mistake == Mistake::kOurDomain;
     // A Write that nothing acknowledges has completed, or has not, when its target refuses it.

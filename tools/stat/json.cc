@@ -28,6 +28,8 @@ void put_traffic(json& out, const Traffic& traffic) {
   out["received"] = direction(traffic.received);
   out["waits"] = traffic.waits;
   out["direct"] = traffic.direct;
+  out["direct_unreachable"] = traffic.direct_unreachable;
+  out["direct_refused"] = traffic.direct_refused;
   out["flushed_sends"] = traffic.flushed_sends;
   out["flushed_receives"] = traffic.flushed_receives;
   out["held_receives"] = traffic.held;

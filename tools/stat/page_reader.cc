@@ -39,6 +39,8 @@ void Traffic::add(const Traffic& other) {
   stat_view::add(other.received, received);
   waits += other.waits;
   direct += other.direct;
+  direct_unreachable += other.direct_unreachable;
+  direct_refused += other.direct_refused;
   flushed_sends += other.flushed_sends;
   held += other.held;
   rnr_timeouts += other.rnr_timeouts;
@@ -240,6 +242,8 @@ class PageReader {
     }
     traffic.waits = slot.transmit.waits.get();
     traffic.direct = slot.transmit.direct.get();
+    traffic.direct_unreachable = slot.stream.direct_unreachable.get();
+    traffic.direct_refused = slot.stream.direct_refused.get();
     traffic.flushed_sends = slot.transmit.flushed.get();
     traffic.held = slot.receive.held.get();
     traffic.rnr_timeouts = slot.receive.rnr_timeouts.get();

@@ -33,7 +33,9 @@ struct Traffic {
   Direction sent;
   Direction received;
   uint64_t waits = 0;
-  uint64_t direct = 0;  // Reads and Writes that needed no thread of the peer
+  uint64_t direct = 0;              // Reads and Writes that needed no thread of the peer
+  uint64_t direct_unreachable = 0;  // its memory was out of reach
+  uint64_t direct_refused = 0;      // a key, or memory of either side, did not permit a copy
   uint64_t flushed_sends = 0;
   uint64_t held = 0;
   uint64_t rnr_timeouts = 0;

@@ -80,7 +80,11 @@ struct alignas(64) StreamCounters {
   Counter resets;       // ... by its RST
   Counter timeouts;     // ... by its silence
   Counter failures;     // queue pairs that went to ERR with a failure
-  Counter reserved[3];
+  // By the thread that holds the transmit side: Reads and Writes by shared memory that needed a
+  // thread of the peer because ...
+  Counter direct_unreachable;  // ... its memory was out of reach
+  Counter direct_refused;      // ... its key, or memory of either side, did not permit a copy
+  Counter reserved;
 };
 static_assert(sizeof(StreamCounters) == 64);
 

@@ -23,7 +23,7 @@ QueuePair::QueuePair(const QpConfig& config)
       own_receives_(config.srq != nullptr ? 0 : config.max_recv_wr, config.max_recv_sge),
       receives_(config.srq != nullptr ? config.srq : &own_receives_),
       stream_(config.listener),
-      transmitter_(config_, sends_, stream_, slot_.transmit),
+      transmitter_(config_, sends_, stream_, slot_),
       receiver_(config_, sends_, *receives_, stream_, {transmit_side_, transmitter_.completer()},
                 slot_.receive) {
   sends_.trace(config.trace, config.number.value);

@@ -15,9 +15,14 @@ DirectRequests::Outcome DirectRequests::try_copy() {
   large_run_ = suits && large ? large_run_ + 1 : 0;
   if (sent_untried_ != 0) {
     --sent_untried_;
+    if (suits) counters_.direct_refused.add(1);
     return Outcome::kSend;
   }
-  if (!suits || !stream_.remote->reachable()) return Outcome::kSend;
+  if (!suits) return Outcome::kSend;
+  if (!stream_.remote->reachable()) {
+    counters_.direct_unreachable.add(1);
+    return Outcome::kSend;
+  }
   // Where a thread of the peer looks at the ring, several small ones get there sooner by the ring.
   const uint64_t waiting = queue_.posted() - position;
   if (!(large && stream_.remote->suits_bulk()) && waiting != 1 &&
@@ -38,6 +43,7 @@ DirectRequests::Outcome DirectRequests::try_copy() {
   if (done == 0) {
     large_run_ = 0;
     sent_untried_ = tuning::kSentUntried;
+    counters_.direct_refused.add(1);
     return Outcome::kSend;
   }
   turn_.bytes += copy.bytes();

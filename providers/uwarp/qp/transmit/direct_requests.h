@@ -8,6 +8,7 @@
 
 #include "base/remote_memory.h"
 #include "base/tuning.h"
+#include "counters/page_layout.h"
 #include "qp/send_queue.h"
 #include "qp/stream_state.h"
 #include "qp/transmit/send_completer.h"
@@ -25,6 +26,7 @@ class DirectRequests {
   SendQueue& queue_;
   StreamState& stream_;
   SendCompleter& completer_;
+  StreamCounters& counters_;
 
   uint32_t large_run_ = 0;     // large Reads and Writes in a row
   uint32_t sent_untried_ = 0;  // so many go over the carrier, behind one that could not be copied
@@ -36,8 +38,12 @@ class DirectRequests {
 
  public:
   DirectRequests(const QpConfig& config, SendQueue& queue, StreamState& stream,
-                 SendCompleter& completer)
-      : config_(config), queue_(queue), stream_(stream), completer_(completer) {}
+                 SendCompleter& completer, StreamCounters& counters)
+      : config_(config),
+        queue_(queue),
+        stream_(stream),
+        completer_(completer),
+        counters_(counters) {}
 
   /// Begins a stream.
   void restart() { large_run_ = sent_untried_ = copied_bytes_ = 0; }

@@ -36,16 +36,16 @@ FaultMessage fault_message(SendOpcode opcode) {
 }  // namespace
 
 Transmitter::Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream,
-                         TransmitCounters& counters)
+                         QueuePairSlot& slot)
     : config_(config),
       queue_(queue),
       stream_(stream),
-      counters_(counters),
+      counters_(slot.transmit),
       trace_(config.trace == nullptr
                  ? nullptr
                  : std::make_unique<TransmitTrace>(*config.trace, config.number.value)),
-      completer_(config, queue, stream, batch_, counters, trace_.get()),
-      direct_(config, queue, stream, completer_),
+      completer_(config, queue, stream, batch_, slot.transmit, trace_.get()),
+      direct_(config, queue, stream, completer_, slot.stream),
       token_state_(random_word()) {}
 
 void Transmitter::restart() {

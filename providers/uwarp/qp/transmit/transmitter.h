@@ -75,8 +75,7 @@ class Transmitter {
   std::atomic<bool> finished_{false};
 
  public:
-  Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream,
-              TransmitCounters& counters);
+  Transmitter(const QpConfig& config, SendQueue& queue, StreamState& stream, QueuePairSlot& slot);
 
   /// Begins a stream (StreamState::restart was called).
   void restart();

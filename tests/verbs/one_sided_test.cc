@@ -190,10 +190,11 @@ ibv_wc_status status_of(Pair& pair, ibv_wr_opcode opcode, uint64_t address, uint
                         ibv_sge sge) {
   EXPECT_EQ(pair.a.post_rdma(opcode, 77, sge, address, rkey), 0);
   // Without acknowledgements a Write may complete before its target refuses it; then the next does
-  // not.
+  // not, or is flushed if the refusal came before it was posted.
   for (int i = 0;; ++i) {
     const auto wc = next_completion(pair.a.cq.get());
     if (!wc) return IBV_WC_GENERAL_ERR;
+    if (i != 0 && wc->status == IBV_WC_WR_FLUSH_ERR) return IBV_WC_REM_ACCESS_ERR;
     if (wc->status != IBV_WC_SUCCESS || opcode != IBV_WR_RDMA_WRITE || i == 100) return wc->status;
     std::this_thread::sleep_for(milliseconds(1));
     if (pair.a.post_rdma(IBV_WR_RDMA_WRITE, 78, pair.b.address()) != 0) return IBV_WC_FATAL_ERR;

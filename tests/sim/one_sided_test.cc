@@ -405,7 +405,7 @@ Told told(const WorkCompletion& one) {
 
 /// Bytes that were seen: those of all requests before `position`, and of those from there to `end`
 /// each may have come or not.
-struct LastWait {
+struct Look {
   std::string what;
   size_t position, end;
   uint64_t offset, stride;
@@ -569,7 +569,7 @@ class Traffic {
   }
   void look_at(const char* what, size_t position, size_t end, uint64_t offset, uint64_t stride,
                const std::byte* base, uint64_t size = ~uint64_t{0}) {
-    LastWait made{what, std::min(position, script_.ops.size()), end, offset, stride, {}, {}, false};
+    Look made{what, std::min(position, script_.ops.size()), end, offset, stride, {}, {}, false};
     const uint64_t last = size == ~uint64_t{0} ? target_.size() : offset + size;
     if (stride == 1) made.seen.assign(base + offset, base + last);
     for (uint64_t at = offset; stride != 1 && at < last; at += stride)
@@ -627,7 +627,7 @@ class Traffic {
   void replay() {
     std::vector<std::byte> value = before_;
     for (size_t at = 0;; ++at) {
-      for (LastWait& each : looks_)
+      for (Look& each : looks_)
         if (each.position == at) each.compare(0, value);
       if (at == script_.ops.size()) break;
       const Op& op = script_.ops[at];
@@ -639,11 +639,11 @@ class Traffic {
       } else if (op.writes() && op.bad == Bad::kNo) {
         bytes = {place_here(op), op.length};
       }
-      for (LastWait& each : looks_)
+      for (Look& each : looks_)
         if (each.position <= at && at < each.end) each.compare(op.there, bytes);
       std::copy(bytes.begin(), bytes.end(), value.begin() + static_cast<ptrdiff_t>(op.there));
     }
-    for (const LastWait& each : looks_) {
+    for (const Look& each : looks_) {
       const auto wrong = std::find(each.right.begin(), each.right.end(), false);
       if (each.all_right || wrong == each.right.end()) continue;
       const auto index = static_cast<uint64_t>(wrong - each.right.begin());
@@ -677,7 +677,7 @@ class Traffic {
   MemoryRegion* const no_right_;
   MemoryRegion* const rooms_;
   std::vector<std::byte> before_;
-  std::deque<LastWait> looks_;
+  std::deque<Look> looks_;
   size_t posted_ = 0, completed_ = 0, failed_ = ~size_t{0};
   size_t received_posted_ = 0, received_ = 0;
 };

@@ -8,10 +8,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 
+#include "verbs/peer_process.h"
 #include "verbs/verbs_fixture.h"
 
 namespace {
@@ -90,13 +90,7 @@ class Unreliable : public VerbsTest {
     VerbsTest::SetUp();
     if (context_ != nullptr && !roce()) GTEST_SKIP() << "iWARP has reliable connections only";
   }
-  uint64_t dropped() {
-    std::ifstream file(std::string("/sys/class/infiniband/") + context()->device->name +
-                       "/ports/1/hw_counters/dropped_receives");
-    uint64_t count = ~uint64_t{0};
-    file >> count;
-    return count;
-  }
+  uint64_t dropped() { return hw_counter(context(), "dropped_receives"); }
   bool no_event() { return !readable(context()->async_fd, milliseconds(50)); }
 };
 

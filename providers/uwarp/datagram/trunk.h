@@ -44,8 +44,7 @@ class Trunk final : public Source, public DatagramPath {
   std::shared_ptr<DatagramWaiter> waiters_ GUARDED_BY(lock_);
   uint64_t full_since_ns_ GUARDED_BY(lock_) = 0;  // 0: there is room, or no queue pair wants it
   uint64_t open_since_ns_ GUARDED_BY(lock_) = 0;  // of the connection
-  uint32_t brief_ GUARDED_BY(lock_) =
-      0;  // connections in a row that were over as soon as they were open
+  uint32_t brief_ GUARDED_BY(lock_) = 0;     // connections in a row that ended once they were open
   bool stalled_ GUARDED_BY(lock_) = false;   // the peer has taken nothing for too long
   uint64_t retry_ns_ GUARDED_BY(lock_) = 0;  // unreachable until then
   uint64_t pause_ns_ GUARDED_BY(lock_) = 0;  // length of the last such time

@@ -146,7 +146,7 @@ int TrunkConnection::dial(const TrunkCall& call) {
   ConnectParameters parameters;
   parameters.private_data = call.encode();
   auto connection = Connection::connect(trunks_.context(), endpoint_, std::move(options),
-                                        std::move(parameters), shared_line());
+                                        std::move(parameters), shared());
   if (!connection) return connection.error();
   set_connection(std::move(*connection));
   return 0;
@@ -266,8 +266,8 @@ void TrunkConnection::connection_established(const std::shared_ptr<Connection>&,
     idle_at_ns_ = now_ns() + kIdleNs;
     set_alarm();
   }
-  if (role_ == Role::kCallBack) trunks_.proved(shared_line());
-  trunk_->connection_open(shared_line());
+  if (role_ == Role::kCallBack) trunks_.proved(shared());
+  trunk_->connection_open(shared());
   if (const auto call = take_call()) call->over(0);
   if (over_.load())
     trunk_->connection_over(*this, 0);  // meanwhile: over() may not have seen it open
@@ -440,7 +440,7 @@ bool TrunkConnection::deliver_one(const DatagramHeader& header, const std::byte*
 bool TrunkConnection::wait_for_receive(DatagramEndpoint& endpoint) {
   if (rnr_blocked_at_ != nullptr) return true;
   rnr_blocked_at_ = endpoint.shared_from_this();
-  if (endpoint.qp().wait_for_receive(shared_line())) return true;
+  if (endpoint.qp().wait_for_receive(shared())) return true;
   rnr_blocked_at_ = nullptr;
   return false;
 }

@@ -213,7 +213,7 @@ class TrunkConnection final : public Source,
 
  private:
   TrunkConnection(Trunks& trunks, std::shared_ptr<Trunk> trunk, Role role);
-  std::shared_ptr<TrunkConnection> shared_line() {
+  std::shared_ptr<TrunkConnection> shared() {
     return std::static_pointer_cast<TrunkConnection>(shared_from_this());
   }
   void set_connection(std::shared_ptr<Connection> connection) {

@@ -73,7 +73,7 @@ void Trunks::endpoint_gone() {
     if (--endpoint_count_ != 0) return;
     forget_unused_locked();
   }
-  close_lines();
+  close_connections();
 }
 
 // Without a lock, and without memory.
@@ -145,7 +145,7 @@ void Trunks::let_go(TrunkConnection& connection) {
 }
 
 // A connection that is not open yet closes itself once it is: in_use() is false then.
-void Trunks::close_lines() {
+void Trunks::close_connections() {
   visit_connections([](TrunkConnection& connection) { connection.close(); });
 }
 
@@ -161,7 +161,7 @@ void Trunks::set_ending(bool on) {
 
 void Trunks::begin() {
   set_ending(true);
-  close_lines();
+  close_connections();
 }
 
 bool Trunks::done() {

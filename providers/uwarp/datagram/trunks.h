@@ -152,7 +152,7 @@ class Trunks final : public TrunkCalls, public LastWork {
                                       const std::shared_ptr<const NetDevice>& device)
       REQUIRES(mutex_);
   void forget_unused_locked() REQUIRES(mutex_);
-  void close_lines();
+  void close_connections();
   void set_ending(bool on);
   template <typename Visit>
   void visit_connections(Visit visit);

@@ -269,7 +269,7 @@ ssize_t EventChannel::read(int fd, std::span<std::byte> out) {
 CompletionEvents::CompletionEvents(std::shared_ptr<EventChannel> channel,
                                    CompletionEventRecord record, std::function<void()> raise_stored)
     : channel_(std::move(channel)),
-      reserved_(*channel_, 1),
+      reservation_(*channel_, 1),
       record_(record),
       raise_stored_(std::move(raise_stored)),
       late_armings_(late_armings.get()) {}

@@ -181,7 +181,7 @@ class CompletionEvents {
   void send_locked() REQUIRES(lock_);
 
   const std::shared_ptr<EventChannel> channel_;
-  const EventReservation reserved_;
+  const EventReservation reservation_;
   const CompletionEventRecord record_;
   const std::function<void()> raise_stored_;
   const BirthProcess process_{};

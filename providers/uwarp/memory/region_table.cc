@@ -298,7 +298,7 @@ void RegionTable::unbind_stream(uint64_t stream) {
   }
 }
 
-// ---- LastWait-ups
+// ---- Look-ups
 
 LocalRange RegionTable::local(uint32_t key, TaggedOffset offset, uint64_t length, uint32_t needed,
                               const ProtectionDomain& domain, RegionFault& fault) const {

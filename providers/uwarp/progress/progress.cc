@@ -107,7 +107,9 @@ bool HelperAffinity::woken(uint64_t now_ns, int own, int waker) {
   return true;
 }
 
-bool HelperAffinity::polls() { return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerCheck == 0; }
+bool HelperAffinity::asks_waker() {
+  return misses_ != 0 || ++wake_ups_ % tuning::kWakeUpsPerCheck == 0;
+}
 
 void HelperAffinity::woken_from(int waker) {
   if (woken(now_ns(), sched_getcpu(), waker)) move_to(waker);
@@ -471,7 +473,7 @@ void Progress::serve_armed(HelperAffinity& place, LastWait& last) {
   epoll_event events[kEventsPerPass];
   place.sleeps(now_ns());
   int count = wait_armed(events);
-  if (count > 0 && place.polls()) place.woken_from(waker_core(events[0].data.u64));
+  if (count > 0 && place.asks_waker()) place.woken_from(waker_core(events[0].data.u64));
   while (count > 0) {
     serve(events, count);
     serve_deadlines();

@@ -97,8 +97,8 @@ class HelperAffinity {
   /// The thread runs on `own` and was woken at `now_ns` from `waker`. True: it is to move there.
   /// Negative: not known.
   bool woken(uint64_t now_ns, int own, int waker);
-  /// The thread was woken. False: it is not worth a look which core woke it.
-  bool polls();
+  /// The thread was woken. False: it is not worth asking which core woke it.
+  bool asks_waker();
   /// It was woken from this core: moves it if that is due. It may run wherever it might before.
   void woken_from(int waker);
 

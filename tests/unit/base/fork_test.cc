@@ -22,8 +22,8 @@ namespace uwarp {
 namespace {
 
 /// Runs `look` in a child; true if it returns true there.
-template <typename LastWait>
-bool in_child(const LastWait& look) {
+template <typename Look>
+bool in_child(const Look& look) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);

@@ -421,7 +421,7 @@ class NoHelper {
 // The connection within the process has two ends, which open one after the other. When the last
 // queue pair goes in between, the end that opens later must not carry datagrams of new queue pairs
 // to an end that has been closed. So the queue pairs go after each step of the start-up in turn.
-TEST(Trunks, LinesOfOldQueuePairsTakeNothingOfNewOnes) {
+TEST(Trunks, ConnectionsOfOldQueuePairsTakeNothingOfNewOnes) {
   std::optional<DatagramNode> node(std::in_place);
   Progress& progress = node->engine.context().progress;
   const NoHelper no_helper(progress);

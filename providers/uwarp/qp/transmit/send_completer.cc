@@ -297,9 +297,9 @@ bool SendCompleter::flush() {
 
 void SendCompleter::flush_late() {
   assert(stream_.mine.transmit());
-  const bool record = config_.acknowledged && !reason_reported_ &&
+  const bool report = config_.acknowledged && !reason_reported_ &&
                       stream_.failure().status != WcStatus::kWrFlushErr;
-  flush_requests(kNone, record ? queue_.retired() : kNone);
+  flush_requests(kNone, report ? queue_.retired() : kNone);
 }
 
 // What is open completes once, with an error. RFC 5040-5.4-g, 5040-6.2.1-b, 5041-6.2.2-d.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "verbs/verbs_fixture.h"
 
@@ -28,6 +29,29 @@ class Threads : public VerbsTest {
     EXPECT_COMPLETION(a.cq.get(), 2, IBV_WC_SUCCESS);
   }
 };
+
+/// Connects two queue pairs and reads from one to the other, polling all the time.
+bool connects_and_reads(ibv_context* context) {
+  Pair pair(context, 4096);
+  if (pair.a.post_rdma(IBV_WR_RDMA_READ, 1, pair.b.address()) != 0) return false;
+  ibv_wc read{};
+  while (ibv_poll_cq(pair.a.cq.get(), 1, &read) == 0) continue;
+  return read.status == IBV_WC_SUCCESS;
+}
+
+// More pollers than cores: one that loses its core while it serves the sockets holds all others up,
+// which must not take them a time slice each. Else the timers of connections run out.
+TEST_F(Threads, ManyThatPollKeepNoConnectionFromBeingMade) {
+  constexpr int kThreads = 256, kRounds = 3;
+  std::atomic<int> successes{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) successes += connects_and_reads(context());
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(successes, kThreads * kRounds);
+}
 
 std::atomic<uint64_t> signals_seen{0};
 std::atomic<uint64_t> signals_astray{0};

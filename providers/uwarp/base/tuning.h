@@ -95,6 +95,8 @@ UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
 /// of the helper thread (every 4 ms) and the kernel's own work make fewer. The time that is lost
 /// says nothing then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
+/// A thread that has served the sockets for this long in one go has probably lost its core.
+UWARP_FIGURE(uint64_t, kHeldTurnNs, 20'000);
 
 // --- How a thread that waits looks before it sleeps (progress/progress.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.

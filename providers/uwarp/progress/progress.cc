@@ -320,6 +320,7 @@ void Progress::sleep_on_epoll(uint64_t wait_ns) {
 bool Progress::pass(bool& served, uint64_t wait_ns) {
   if (!turn_.try_lock()) return false;
   const Lock turn(turn_, std::adopt_lock);
+  turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (serve_revisits()) wait_ns = 0;
   quiet_.end_idle();
   epoll_event events[kEventsPerPass];
@@ -329,6 +330,12 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
   if (earliest == DeadlineHeap::kNever) return true;
   if (const auto now = clock_.reached(earliest, rough_ns(), now_ns)) serve_due(*now);
   return true;
+}
+
+void Progress::pass_or_give_way() {
+  if (pass()) return;
+  const uint32_t number = turns_.load(std::memory_order_relaxed);
+  if (thread_own<HeldTurn>().too_long(number, rough_ns())) sched_yield();
 }
 
 // If another thread has the turn, it serves what comes.

@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 #include "base/spinlock.h"
+#include "base/tuning.h"
 #include "progress/deadline_heap.h"
 #include "progress/epoll_muted_sources.h"
 #include "progress/presence.h"
@@ -78,6 +79,28 @@ class SparingClock {
  private:
   uint64_t rough_ns_ = 0;  // both at the last look at the clock
   uint64_t clock_ns_ = 0;
+};
+
+// A thread that loses its core inside pass() keeps all others out of it until it has a core again:
+// with more pollers than cores that takes a time slice of each of them, unless they give their
+// cores away. Where cores are free no thread stays inside for so long.
+
+/// What one poller has seen of the turns of others. Turns in, decision out.
+class HeldTurn {
+ public:
+  /// The turn of this number was another thread's. `rough_ns`: the processor's counter. True: it
+  /// has been for too long.
+  bool too_long(uint32_t number, uint64_t rough_ns) {
+    if (number != number_ || since_ns_ == 0) {
+      number_ = number;
+      since_ns_ = rough_ns;
+    }
+    return rough_ns - since_ns_ >= tuning::kHeldTurnNs;
+  }
+
+ private:
+  uint32_t number_ = 0;
+  uint64_t since_ns_ = 0;
 };
 
 // Where the helper thread runs, and how soon. The wake-up of a thread on another core costs an
@@ -195,6 +218,7 @@ class Progress {
 
   alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
   SparingClock clock_ GUARDED_BY(turn_);  // of pass()
+  std::atomic<uint32_t> turns_{0};        // number of the last; written by the holder only
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
   uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
@@ -268,6 +292,9 @@ class Progress {
     bool served = false;
     return pass(served);
   }
+  /// The same for a thread that polls in a loop: gives its core away if another thread has had the
+  /// turn for so long that it is probably waiting for one.
+  void pass_or_give_way();
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
   /// The helper thread waits in epoll: pollers need not serve sockets of other queues.

@@ -170,7 +170,7 @@ class Poller {
         only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;
     const bool silent =
         received == 0 && !only_direct && (group == nullptr || group->prefers_epoll());
-    if (silent || count % polls_per_pass < polls) (void)progress_.pass();
+    if (silent || count % polls_per_pass < polls) progress_.pass_or_give_way();
     return received != 0;
   }
   void poll_and_give_way(CompletionQueue& cq);

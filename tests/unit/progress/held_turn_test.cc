@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+// HeldTurn: a poller gives its core away to a thread that serves for too long, and to no other.
+#include <gtest/gtest.h>
+
+#include "progress/progress.h"
+
+namespace uwarp {
+namespace {
+
+constexpr uint64_t kSeen = 1'000'000'000'000;
+
+TEST(HeldTurn, OneThatLastsIsTooLong) {
+  HeldTurn held;
+  EXPECT_FALSE(held.too_long(7, kSeen));
+  EXPECT_FALSE(held.too_long(7, kSeen + tuning::kHeldTurnNs - 1));
+  EXPECT_TRUE(held.too_long(7, kSeen + tuning::kHeldTurnNs));
+  EXPECT_TRUE(held.too_long(7, kSeen + 2 * tuning::kHeldTurnNs));
+}
+
+TEST(HeldTurn, ManyShortOnesAreNot) {
+  HeldTurn held;
+  for (uint64_t i = 0; i < 1000; ++i) EXPECT_FALSE(held.too_long(i / 2, kSeen + i * 10'000)) << i;
+}
+
+TEST(HeldTurn, TheFirstThatIsSeenHasJustBegun) {
+  HeldTurn held;
+  EXPECT_FALSE(held.too_long(0, kSeen));
+}
+
+}  // namespace
+}  // namespace uwarp

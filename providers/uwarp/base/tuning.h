@@ -122,6 +122,9 @@ UWARP_FIGURE(uint32_t, kMisses, 8);
 UWARP_FIGURE(uint64_t, kSoonNs, 250'000);
 /// As long as the thread's own core wakes it, it looks only at one of this many wake-ups.
 UWARP_FIGURE(uint32_t, kWakeUpsPerCheck, 4);
+/// Sleeps of 1 to 4 ms in which bells do not wake it once pollers have slept and answered them, at
+/// most. Row: ib_send_lat on one host, both ends on one processor.
+UWARP_FIGURE(uint32_t, kDeafSleeps, 15);
 /// Time slice of the helper thread: the shortest that the kernel grants.
 UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 

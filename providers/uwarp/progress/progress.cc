@@ -342,6 +342,7 @@ void Progress::pass_or_give_way() {
 void Progress::nap() {
   bool served = false;
   presence_.begin_nap();
+  naps_.fetch_add(1, std::memory_order_relaxed);
   quiet_.end_all();
   if (!pass(served, tuning::kNapNs)) sleep_on_epoll(tuning::kNapNs);
   presence_.end_nap();
@@ -429,11 +430,15 @@ void Progress::wait_disarmed(const LastWait& last) {
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
     // A thread that drives is itself woken by each bell.
-    const int rings = last.polled ? wakeups_fd_ : wake_fd_;
-    if (wait_readable(rings, until == DeadlineHeap::kNever ? nullptr : &left)) {
+    const bool heeds = last.polled && vain_bells_.heeds();
+    const uint32_t naps = naps_.load(std::memory_order_relaxed);
+    if (wait_readable(heeds ? wakeups_fd_ : wake_fd_,
+                      until == DeadlineHeap::kNever ? nullptr : &left)) {
       drain_wake_up();
       drain_wakeups();
-      (void)pass();  // a peer may have noticed first that no thread polls any more
+      bool served = false;
+      (void)pass(served);  // a peer may have noticed first that no thread polls any more
+      if (heeds) vain_bells_.rung(!served && naps_.load(std::memory_order_relaxed) != naps);
       whole = false;
     }
   }
@@ -501,7 +506,9 @@ void Progress::helper_loop() {
     // Not again if it is known already: the end of a drive is seen by one look only.
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
     arm(needed);
-    if (needed) tick_ns_ = polling_.take_over_ns;
+    if (!needed) continue;
+    tick_ns_ = polling_.take_over_ns;
+    vain_bells_ = {};
   }
   if (!last.others) arm(false);
   do_last_work();

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -133,7 +134,24 @@ class HelperAffinity {
   uint64_t not_before_ns_ = 0;
 };
 
-class HelperAffinity;
+// A bell wakes the helper thread also while other threads poll, as they may spin on memory between
+// two polls. But a poller that sleeps is woken by the same bell, and has the helper thread in its
+// way.
+
+/// Belongs to the helper thread.
+class VainBells {
+ public:
+  /// The thread is about to sleep. False: not to be woken by bells this time.
+  bool heeds() { return left_ == 0 || left_-- == 0; }
+  /// It was woken by a bell. `in_vain`: for nothing, and a poller had slept.
+  void rung(bool in_vain) {
+    left_ = deaf_ = in_vain ? std::min(2 * deaf_ + 1, tuning::kDeafSleeps) : 0;
+  }
+
+ private:
+  uint32_t deaf_ = 0;  // for so many sleeps since the last bell
+  uint32_t left_ = 0;
+};
 
 /// What a thread waits for in a blocking call of the application, such as ibv_get_cq_event().
 class Awaited {
@@ -219,9 +237,12 @@ class Progress {
   alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
   SparingClock clock_ GUARDED_BY(turn_);  // of pass()
   std::atomic<uint32_t> turns_{0};        // number of the last; written by the holder only
+  std::atomic<uint32_t> naps_{0};
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
-  uint64_t tick_ns_;  // the helper's own: how long it sleeps while it is disarmed
+  // The helper's own, while it is disarmed: how long it sleeps, and whether bells wake it.
+  uint64_t tick_ns_;
+  VainBells vain_bells_;
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

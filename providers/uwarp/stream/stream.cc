@@ -140,6 +140,12 @@ bool Stream::shares_core() const {
   return incoming_cpu() == sched_getcpu();
 }
 
+bool Stream::peer_elsewhere() const {
+  if (!attached()) return false;
+  const int peer = incoming_cpu();
+  return peer >= 0 && peer != sched_getcpu();
+}
+
 int Stream::incoming_cpu() const { return on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu(); }
 
 int Stream::waker_core() {

@@ -249,15 +249,18 @@ class Stream {
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
   uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
 
-  /// Large messages flow, and it is the peer's turn: to bring more of them, or to make room. As
-  /// seen by the last turns.
+  /// Large messages flow by TCP, and it is the peer's turn: to bring more of them, or to make room.
+  /// As seen by the last turns. On a ring a thread that sleeps costs the peer a system call.
   bool awaits_bulk() const {
+    if (receives_by_ring_.load(std::memory_order_relaxed)) return false;
     return receives_large_.load() || (full_.load() && sends_large_.load());
   }
 
   /// The peer was on the caller's core when it sent last, and it is the peer's application that
   /// has to go on. For a group that the stream has joined, under the group's lock.
   bool shares_core() const;
+  /// The peer was on another core than the caller's when it sent last. Likewise.
+  bool peer_elsewhere() const;
   int incoming_cpu() const;
 
   /// The end of the receive direction has been reported.

@@ -96,7 +96,18 @@ class ConnectedPair : public ::testing::Test {
   std::shared_ptr<Connection> client, server;
 };
 
-// The helper thread moves to the core of the thread that wakes it, with every carrier.
+/// A stream on `own` core knows that what was sent on that core comes from there.
+bool knows_where_the_peer_is(const Stream& stream, int own) {
+  if (stream.peer_elsewhere()) return false;
+  for (const int other : usable_cores()) {
+    const OneCore place(other);
+    if (stream.peer_elsewhere() != (other != own)) return false;
+  }
+  return true;
+}
+
+// The helper thread moves to the core of the thread that wakes it, and a poller with one core gives
+// it to a peer that needs it, with every carrier.
 TEST_F(ConnectedPair, KnowsFromWhichCoreThePeerSent) {
   establish();
   const auto send_one = [&] {
@@ -111,7 +122,8 @@ TEST_F(ConnectedPair, KnowsFromWhichCoreThePeerSent) {
       // A timer of TCP may send from another core in between.
       EXPECT_TRUE(eventually([&] {
         send_one();
-        return server->waker_core() == core;
+        return server->waker_core() == core &&
+               knows_where_the_peer_is(passive.endpoint->stream(), core);
       }));
     }
   };

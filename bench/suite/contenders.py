@@ -41,12 +41,26 @@ class Contenders:
         self._scale = scale
         self._crc = crc
         self._settings = {"UWARP_SHM": "0"}
+        self._cores = None  # of the server and of the client
 
     def under(self, **settings):
         """The same with these settings of uwarp."""
         other = copy.copy(self)
         other._settings = self._settings | settings
         return other
+
+    def on_cores(self, server, client):
+        """The same, each end with one core for all its threads."""
+        other = copy.copy(self)
+        other._cores = (server, client)
+        return other
+
+    def _ends(self, command):
+        """The commands of the server and of the client."""
+        ends = command, command + ["{address}"]
+        if self._cores is None:
+            return ends
+        return tuple(["taskset", "-c", core, *end] for core, end in zip(self._cores, ends))
 
     def _count(self, count):
         return max(200, int(count * self._scale))
@@ -61,7 +75,7 @@ class Contenders:
                    *options]
 
         def measure(link):
-            output = pairs.run_pair(link, command, command + ["{address}"], **how)
+            output = pairs.run_pair(link, *self._ends(command), **how)
             return named_figure(output, figure)
         return measure
 
@@ -100,7 +114,7 @@ class Contenders:
 
         def measure(link):
             for _ in range(CLOCK_TRIES):
-                output = pairs.run_pair(link, command, command + ["{address}"], uwarp=on_uwarp,
+                output = pairs.run_pair(link, *self._ends(command), uwarp=on_uwarp,
                                         env=self._uwarp_env(**settings))
                 lines = re.findall(r"^\s*(\d+\s+\d+(?:\s+[\d.]+|\s+inf)+)\s*$", output, re.M)
                 if not lines:

@@ -199,7 +199,13 @@ class OneHost:
         self._row(group, f"connections, {window} at a time, against TCP", ours, ["rdma_cm"], 0.9,
                   beside=[])
 
-    # ---- one of two cores is taken
+    # ---- few cores
+
+    def pinned_latency(self, group, size, what, *cores):
+        ours = self._add(group, "ib_send_lat",
+                         self._make.on_cores(*cores).perftest_latency("ib_send_lat", size))
+        self._row(group, f"{human(size)} Send, half round trip, {what}, against TCP", ours,
+                  ["ib_send_lat"], 1.0, beside=[])
 
     def busy_latency(self, group):
         self._busy(group, "ib_send_lat", self._make.perftest_mean_latency("ib_send_lat", 8),

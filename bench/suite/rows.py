@@ -5,6 +5,7 @@ Rows over TCP are here. Those of one host are in the same groups, so that all of
 beside each other: see one_host.py.
 """
 
+import os
 import pathlib
 
 from .contenders import BULK_BYTES_VETH, available, with_busy_core
@@ -46,6 +47,10 @@ class Catalogue:
         # Leaves some 100,000 sockets in TIME_WAIT, which slow down later connections.
         yield self._queue_pairs()
         yield self._idle_memory()
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        for size in (8, 64 * KIB):
+            yield self._pinned_latency(size, "one core for both", first, first)
+            yield self._pinned_latency(size, "a core for each", first, second)
         yield self._busy_latency()
         yield self._busy_stream()
         if self._veth:
@@ -291,7 +296,22 @@ class Catalogue:
         self._one_host.connects(group, window)
         return group
 
-    # ---- one of two cores is taken
+    # ---- few cores
+
+    def _pinned_latency(self, size, what, *cores):
+        """As launchers of parallel programs and numactl start them."""
+        group = Group(f"half round trip {human(size)}, {what}", "us", "loopback")
+        make = self._make.on_cores(*cores)
+        # An end that spins keeps its core from the other one.
+        wait = "block" if cores[0] == cores[1] else "spin"
+        raw = [group.add(f"raw {name}", "raw",
+                         make.raw("ping-pong", "typical_us", "--size", size, "--wait", wait,
+                                  congestion=option))
+               for name, option in self.congestions()]
+        group.add("ib_send_lat", "uwarp", make.perftest_latency("ib_send_lat", size))
+        group.rows.append(Row(f"ib_send_lat {human(size)}, {what}", "ib_send_lat", raw, 1.15))
+        self._one_host.pinned_latency(group, size, what, *cores)
+        return group
 
     def _degradation(self, group, name, idle, busy):
         """`idle` and `busy`: labels of uwarp and of raw TCP. The ratio may not be worse than on an

@@ -2,6 +2,7 @@
 // Accepting TCP connections up to their MPA Request.
 #include "connect/listener.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -9,18 +10,22 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <new>
 
+#include "base/fact.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "net/ip_address.h"
 #include "os/clock.h"
 #include "os/engine_fds.h"
 #include "os/output_file.h"
+#include "os/proc_text.h"
 
 namespace uwarp {
 
@@ -32,6 +37,38 @@ namespace uwarp {
 
 namespace {
 
+/// Ports that are tried before the kernel is asked for one.
+constexpr int kDraws = 32;
+
+/// net.ipv4.ip_local_port_range; empty if some ports of the system are reserved, or it is not
+/// known.
+PortRange any_ports() {
+  static constinit Fact<uint32_t> known;
+  const uint32_t both = known.get([]() -> uint32_t {
+    const ProcText reserved("/proc/sys/net/ipv4/ip_local_reserved_ports");
+    const ProcText range("/proc/sys/net/ipv4/ip_local_port_range");
+    uint16_t low = 0, high = 0;
+    const bool found = std::sscanf(range.text, "%hu %hu", &low, &high) == 2 && low <= high;
+    return found && reserved.text[0] == '\n' ? uint32_t{low} << 16 | high : 0;
+  });
+  return {static_cast<uint16_t>(both >> 16), static_cast<uint16_t>(both)};
+}
+
+// Asked for any port, the kernel looks at every second one of them in turn. Once half of them are
+// taken, by connections that have ended a minute ago at most, that takes milliseconds.
+int bind_any(TcpSocket& socket, const sockaddr_storage& address) {
+  const PortRange range = any_ports();
+  sockaddr_storage drawn = address;
+  for (int i = 0; i < kDraws && !range.empty(); ++i) {
+    const uint64_t offset = random_word() % (range.high - range.low + 1u);
+    reinterpret_cast<sockaddr_in&>(drawn).sin_port =
+        htons(static_cast<uint16_t>(range.low + offset));
+    const int error = socket.bind(drawn);
+    if (error != EADDRINUSE && error != EACCES) return error;
+  }
+  return socket.bind(address);
+}
+
 Result<TcpSocket> try_to_bind(const sockaddr_storage& address, const BindOptions& options,
                               bool beside_connections) {
   auto socket = options.datagram ? TcpSocket::open_datagram(address.ss_family)
@@ -41,7 +78,11 @@ Result<TcpSocket> try_to_bind(const sockaddr_storage& address, const BindOptions
   socket->set_tos(options.tos);
   socket->set_reuse_port(options.shared);
   socket->set_reuse_address(beside_connections);
-  if (const int error = socket->bind(address)) return Error{error};
+  // Not where a port that another socket has would do.
+  const bool sole = !options.datagram && !options.shared && !beside_connections;
+  const bool any = sole && port_of(address) == 0;
+  if (const int error = any ? bind_any(*socket, address) : socket->bind(address))
+    return Error{error};
   socket->set_reuse_address(false);
   return socket;
 }

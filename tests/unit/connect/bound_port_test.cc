@@ -5,9 +5,12 @@
 #include <netinet/in.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <vector>
 
 #include "connect/listener.h"
 #include "net/ip_address.h"
+#include "os/proc_text.h"
 
 namespace uwarp {
 namespace {
@@ -54,6 +57,24 @@ TEST(BoundPort, IsHeldFromBindOn) {
   EXPECT_EQ(bind_error(own, shared()), EADDRINUSE);
   held.close();
   EXPECT_EQ(bind_error(own), 0);
+}
+
+// The kernel proposes those of one parity, and looks at all of them once they are taken.
+TEST(BoundPort, AnyPortIsOneOfAll) {
+  if (ProcText("/proc/sys/net/ipv4/ip_local_reserved_ports").text[0] != '\n')
+    GTEST_SKIP() << "some ports are reserved: the kernel chooses";
+  unsigned low = 0, high = 0;
+  const ProcText range("/proc/sys/net/ipv4/ip_local_port_range");
+  ASSERT_EQ(std::sscanf(range.text, "%u %u", &low, &high), 2);
+  int odd = 0;
+  std::vector<TcpSocket> held;
+  for (int i = 0; i < 64; ++i) {
+    held.push_back(bind_or_fail(address_of("127.0.0.1")));
+    const uint16_t port = port_of(held.back().local_address());
+    EXPECT_TRUE(low <= port && port <= high) << port;
+    odd += port % 2;
+  }
+  EXPECT_TRUE(odd > 8 && odd < 56) << odd << " of 64 are odd";
 }
 
 TEST(BoundPort, UdpPortsAreOthers) {

@@ -125,6 +125,10 @@ UWARP_FIGURE(uint32_t, kWakeUpsPerCheck, 4);
 /// Sleeps of 1 to 4 ms in which bells do not wake it once pollers have slept and answered them, at
 /// most. Row: ib_send_lat on one host, both ends on one processor.
 UWARP_FIGURE(uint32_t, kDeafSleeps, 15);
+/// Threads have stopped polling eight times, and so often something had come since: it serves for a
+/// while although they poll, for kBelievedNs, and twice as long each time. Row: ib_write_lat 8 B,
+/// roce.
+UWARP_FIGURE(int, kLateFinds, 2);
 /// Time slice of the helper thread: the shortest that the kernel grants.
 UWARP_FIGURE(uint64_t, kHelperTurnNs, 100'000);
 

@@ -387,7 +387,7 @@ bool Progress::somebody_polls(LastWait& last) {
 
 bool Progress::somebody_progresses(LastWait& last) {
   const bool driven = presence_.driven_since(last.drives);
-  last.others = somebody_polls(last) || driven;
+  last.others = (somebody_polls(last) && !absent_.expected(last.time_ns)) || driven;
   return last.others;
 }
 
@@ -503,10 +503,12 @@ void Progress::helper_loop() {
     const bool armed = !last.others;
     armed ? serve_armed(place, last) : wait_disarmed(last);
     serve_deadlines();
+    const bool polled = last.polled;
     // Not again if it is known already: the end of a drive is seen by one look only.
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
     arm(needed);
     if (!needed) continue;
+    if (!armed && polled) absent_.stopped(poll_last(), now_ns());
     tick_ns_ = polling_.take_over_ns;
     vain_bells_ = {};
   }

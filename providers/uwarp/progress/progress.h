@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -153,6 +154,30 @@ class VainBells {
   uint32_t left_ = 0;
 };
 
+// Threads that poll serve the sockets, so the helper thread looks only now and then whether they
+// still do. Some poll for the completion of a Write and then spin on memory for the peer's: for
+// them each message would wait for such a look.
+
+/// Belongs to the helper thread. Times in, decision out.
+class AbsentPollers {
+ public:
+  /// The threads that polled have stopped. `late`: something had come since.
+  void stopped(bool late, uint64_t now_ns) {
+    late_ = static_cast<uint8_t>(late_ << 1 | late);
+    if (late_ == 0) pause_ns_ /= 2;
+    if (!late || std::popcount(late_) < tuning::kLateFinds) return;
+    pause_ns_ = std::clamp(2 * pause_ns_, tuning::kBelievedNs, tuning::kLongestSpinPauseNs);
+    until_ns_ = now_ns + pause_ns_;
+  }
+  /// The helper thread serves, whether others poll or not.
+  bool expected(uint64_t now_ns) const { return now_ns < until_ns_; }
+
+ private:
+  uint8_t late_ = 0;  // a bit for each of the last stops
+  uint64_t pause_ns_ = 0;
+  uint64_t until_ns_ = 0;
+};
+
 /// What a thread waits for in a blocking call of the application, such as ibv_get_cq_event().
 class Awaited {
  public:
@@ -243,6 +268,7 @@ class Progress {
   // The helper's own, while it is disarmed: how long it sleeps, and whether bells wake it.
   uint64_t tick_ns_;
   VainBells vain_bells_;
+  AbsentPollers absent_;
 
   SpinLock helper_lock_;  // start and stop
   std::atomic<bool> helper_running_{false};

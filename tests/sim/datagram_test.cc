@@ -298,6 +298,7 @@ TEST_F(Datagrams, SendsInEachState) {
   to(QpState::kRts);  // only RESET leaves ERR
   EXPECT_EQ(qp->state(), QpState::kErr);
   qp->to_reset();
+  EXPECT_EQ(slot.state.load(), static_cast<uint32_t>(QpState::kReset));
   EXPECT_EQ(send(4), EINVAL);
 }
 

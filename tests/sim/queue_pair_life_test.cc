@@ -122,6 +122,19 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
   }
 }
 
+// InfiniBand has no disconnect: a queue pair with nothing to send stays as it is.
+TEST(SilentEnd, WithNothingOpenMovesNoQueuePair) {
+  RegionTable regions;
+  End end(regions);
+  StreamConfig config;
+  config.silent_fin = true;
+  ASSERT_TRUE(end.qp->start_stream(config));
+  end.qp->to_rts();
+  EXPECT_FALSE(end.qp->end_stream(StreamEnd::kFin));
+  EXPECT_EQ(end.qp->state(), QpState::kRts);
+  EXPECT_TRUE(end.events.empty());
+}
+
 // The peer has closed its side. Requests posted now wait until the connection is given up; the
 // first of them then has the error, the rest are flushed.
 TEST(SilentEnd, RequestsWaitForTheEnd) {
@@ -143,6 +156,33 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
   EXPECT_EQ(failed[0].status, WcStatus::kRetryExcErr);
   EXPECT_EQ(failed[1].status, WcStatus::kWrFlushErr);
   EXPECT_FALSE(end.qp->fall_silent(StreamEnd::kFin));
+}
+
+// A reset that takes nothing with it is no error. Receives that wait are something.
+TEST(Ends, AResetIsAnErrorIfItTakesReceivesWithIt) {
+  for (const bool posted : {false, true}) {
+    RegionTable regions;
+    End end(regions);
+    ASSERT_TRUE(end.qp->start_stream({}));
+    if (posted) {
+      ASSERT_EQ(end.qp->post_recv(1, {}), 0);
+    }
+    EXPECT_EQ(end.qp->end_stream(StreamEnd::kReset), posted);
+    EXPECT_EQ(end.events, posted ? std::vector{QpEvent::kFatal} : std::vector<QpEvent>{});
+  }
+}
+
+// The next stream of a queue pair knows nothing of a Write that the one before has left.
+TEST(Reset, ForgetsAWriteOfWhichAPartHasCome) {
+  RawPeer peer;
+  peer.send(tagged(RdmapOpcode::kWrite, peer.stag(), peer.base(), 8, false));
+  peer.dut.qp->detach_stream();
+  peer.dut.qp->to_reset();
+  peer.dut.qp->to_init();
+  ASSERT_TRUE(peer.dut.qp->start_stream({}));
+  peer.dut.events.clear();
+  (void)peer.dut.qp->end_stream(StreamEnd::kFin);
+  EXPECT_TRUE(peer.dut.events.empty()) << "the end is at a boundary";
 }
 
 // RESET removes the queue pair's unpolled completions, flushed or not, and none of other queue

@@ -144,7 +144,6 @@ void TransmitBatch::consume(size_t bytes) {
     bytes -= here;
     if (piece.iov_len == 0) ++built_.first;
   }
-  while (built_.first < built_.count && buffer_->iovecs[built_.first].iov_len == 0) ++built_.first;
   end();
 }
 

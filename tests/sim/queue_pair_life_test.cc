@@ -160,16 +160,19 @@ TEST(SilentEnd, RequestsWaitForTheEnd) {
 
 // A reset that takes nothing with it is no error. Receives that wait are something.
 TEST(Ends, AResetIsAnErrorIfItTakesReceivesWithIt) {
-  for (const bool posted : {false, true}) {
-    RegionTable regions;
-    End end(regions);
-    ASSERT_TRUE(end.qp->start_stream({}));
-    if (posted) {
-      ASSERT_EQ(end.qp->post_recv(1, {}), 0);
+  for (const bool acknowledged : {false, true})
+    for (const bool posted : {false, true}) {
+      RegionTable regions;
+      QpConfig shape = End::default_shape();
+      shape.acknowledged = acknowledged;
+      End end(regions, shape);
+      ASSERT_TRUE(end.qp->start_stream({}));
+      if (posted) {
+        ASSERT_EQ(end.qp->post_recv(1, {}), 0);
+      }
+      EXPECT_EQ(end.qp->end_stream(StreamEnd::kReset), posted);
+      EXPECT_EQ(end.events, posted ? std::vector{QpEvent::kFatal} : std::vector<QpEvent>{});
     }
-    EXPECT_EQ(end.qp->end_stream(StreamEnd::kReset), posted);
-    EXPECT_EQ(end.events, posted ? std::vector{QpEvent::kFatal} : std::vector<QpEvent>{});
-  }
 }
 
 // The next stream of a queue pair knows nothing of a Write that the one before has left.

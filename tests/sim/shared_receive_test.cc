@@ -145,6 +145,26 @@ TEST_F(Shared, Limit) {
   EXPECT_EQ(limit.events, 2);
 }
 
+// Those that wait keep their scatter lists, wherever they stand in the queue.
+TEST_F(Shared, ResizeKeepsScatterLists) {
+  RawPeer& peer = *peers[0];
+  const auto post = [&](uint64_t id) {
+    const Sge sge{peer.base() + 8 * id, 8, peer.memory_region->key.load()};
+    return srq.post(id, {&sge, 1});
+  };
+  for (uint64_t id = 0; id < 16; ++id) ASSERT_EQ(post(id), 0);
+  for (uint32_t msn = 1; msn <= 10; ++msn) peer.send(send_message(msn, 8));
+  for (uint64_t id = 16; id < 26; ++id) ASSERT_EQ(post(id), 0);
+  ASSERT_EQ(srq.resize(64), 0);
+  for (uint64_t id = 26; id < 40; ++id) ASSERT_EQ(post(id), 0);
+  for (uint32_t msn = 11; msn <= 40; ++msn) {
+    peer.send(send_message(msn, 8));
+    EXPECT_EQ(peer.memory.data()[8 * (msn - 1)], std::byte{0x3C}) << msn;
+    EXPECT_EQ(peer.memory.data()[8 * msn], std::byte{0}) << msn;
+  }
+  EXPECT_EQ(peer.dut.receives().size(), 40u);
+}
+
 TEST_F(Shared, Resize) {
   for (uint64_t id = 0; id < 16; ++id) ASSERT_EQ(srq.post(id, {}), 0);
   EXPECT_EQ(srq.post(16, {}), ENOMEM);

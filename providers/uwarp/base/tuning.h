@@ -95,8 +95,9 @@ UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
 /// of the helper thread (every 4 ms) and the kernel's own work make fewer. The time that is lost
 /// says nothing then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
-/// A thread that has served the sockets for this long in one go has probably lost its core.
-UWARP_FIGURE(uint64_t, kHeldTurnNs, 20'000);
+/// A thread that has served the sockets for this long in one go has probably lost its core: a copy
+/// of 1 MiB takes 100 to 200 us.
+UWARP_FIGURE(uint64_t, kHeldTurnNs, 250'000);
 
 // --- How a thread that waits looks before it sleeps (progress/progress.h, progress.cc). Rows:
 // one sleeps in ibv_get_cq_event; target makes no verbs call.
@@ -122,11 +123,8 @@ UWARP_FIGURE(uint32_t, kMisses, 8);
 UWARP_FIGURE(uint64_t, kSoonNs, 250'000);
 /// As long as the thread's own core wakes it, it looks only at one of this many wake-ups.
 UWARP_FIGURE(uint32_t, kWakeUpsPerCheck, 4);
-/// Sleeps of 1 to 4 ms in which bells do not wake it once pollers have slept and answered them, at
-/// most. Row: ib_send_lat on one host, both ends on one processor.
-UWARP_FIGURE(uint32_t, kDeafSleeps, 15);
-/// Threads have stopped polling eight times, and so often something had come since: it serves for a
-/// while although they poll, for kBelievedNs, and twice as long each time. Row: ib_write_lat 8 B,
+/// Of the last eight times that threads stopped polling something had come so often before the
+/// helper thread noticed it: it serves for kBelievedNs although they poll. Row: ib_write_lat 8 B,
 /// roce.
 UWARP_FIGURE(int, kLateFinds, 2);
 /// Time slice of the helper thread: the shortest that the kernel grants.

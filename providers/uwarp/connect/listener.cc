@@ -2,7 +2,6 @@
 // Accepting TCP connections up to their MPA Request.
 #include "connect/listener.h"
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -40,8 +39,8 @@ namespace {
 /// Ports that are tried before the kernel is asked for one.
 constexpr int kDraws = 32;
 
-/// net.ipv4.ip_local_port_range; empty if some ports of the system are reserved, or it is not
-/// known.
+/// net.ipv4.ip_local_port_range, as it was when the process first asked. Empty if some ports of the
+/// system are reserved, or it is not known.
 PortRange any_ports() {
   static constinit Fact<uint32_t> known;
   const uint32_t both = known.get([]() -> uint32_t {
@@ -61,10 +60,10 @@ int bind_any(TcpSocket& socket, const sockaddr_storage& address) {
   sockaddr_storage drawn = address;
   for (int i = 0; i < kDraws && !range.empty(); ++i) {
     const uint64_t offset = random_word() % (range.high - range.low + 1u);
-    reinterpret_cast<sockaddr_in&>(drawn).sin_port =
-        htons(static_cast<uint16_t>(range.low + offset));
+    set_port(drawn, static_cast<uint16_t>(range.low + offset));
     const int error = socket.bind(drawn);
-    if (error != EADDRINUSE && error != EACCES) return error;
+    if (error == 0) return 0;
+    if (error != EADDRINUSE) break;  // a policy may forbid this port only
   }
   return socket.bind(address);
 }

@@ -31,10 +31,10 @@ struct BindOptions {
   int tos = -1;                 ///< -1: system default
 };
 
-/// Binds without listening (port 0: the kernel picks one, see local_address()). Until use_port() no
-/// other bind_port() of this host takes the same address and port, nor a wildcard and that port,
-/// unless both are shared. Connections that an earlier user of the port has left do not count.
-/// Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
+/// Binds without listening (port 0: any of ip_local_port_range, see local_address()). Until
+/// use_port() no other bind_port() of this host takes the same address and port, nor a wildcard and
+/// that port, unless both are shared. Connections that an earlier user of the port has left do not
+/// count. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
 
 /// True if a UDP socket of the application's own, in this process, has the port. The rdma_cm of a

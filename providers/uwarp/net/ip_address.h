@@ -68,6 +68,8 @@ class IpAddress {
 /// The port of an AF_INET or AF_INET6 address in host order, 0 for any other family.
 uint16_t port_of(const sockaddr* address);
 uint16_t port_of(const sockaddr_storage& address);
+/// Of an AF_INET or AF_INET6 address; in host order.
+void set_port(sockaddr_storage& address, uint16_t port);
 /// The address of a storage as sockets give it; the one that is_any() for any other family.
 IpAddress ip_of(const sockaddr_storage& address);
 

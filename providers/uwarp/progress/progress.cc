@@ -320,11 +320,13 @@ void Progress::sleep_on_epoll(uint64_t wait_ns) {
 bool Progress::pass(bool& served, uint64_t wait_ns) {
   if (!turn_.try_lock()) return false;
   const Lock turn(turn_, std::adopt_lock);
-  turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  serving_.begins();
   if (serve_revisits()) wait_ns = 0;
   quiet_.end_idle();
   epoll_event events[kEventsPerPass];
+  if (wait_ns != 0) serving_.sleeps();
   const int count = ask_epoll(events, wait_ns);
+  if (wait_ns != 0) serving_.begins();
   if (count > 0 && serve(events, count)) served = true;
   const uint64_t earliest = deadlines_.earliest_ns();
   if (earliest == DeadlineHeap::kNever) return true;
@@ -334,8 +336,7 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
 
 void Progress::pass_or_give_way() {
   if (pass()) return;
-  const uint32_t number = turns_.load(std::memory_order_relaxed);
-  if (thread_own<HeldTurn>().too_long(number, rough_ns())) sched_yield();
+  if (thread_own<HeldTurn>().too_long(serving_.number(), rough_ns())) sched_yield();
 }
 
 // If another thread has the turn, it serves what comes.
@@ -429,8 +430,9 @@ void Progress::wait_disarmed(const LastWait& last) {
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
-    // A thread that drives is itself woken by each bell.
-    const bool heeds = last.polled && vain_bells_.heeds();
+    // A thread that drives is itself woken by each bell, and so is a poller that sleeps: after a
+    // bell that it has answered the next ones do not count, for one sleep of this thread.
+    const bool heeds = last.polled && !std::exchange(deaf_, false);
     const uint32_t naps = naps_.load(std::memory_order_relaxed);
     if (wait_readable(heeds ? wakeups_fd_ : wake_fd_,
                       until == DeadlineHeap::kNever ? nullptr : &left)) {
@@ -438,7 +440,7 @@ void Progress::wait_disarmed(const LastWait& last) {
       drain_wakeups();
       bool served = false;
       (void)pass(served);  // a peer may have noticed first that no thread polls any more
-      if (heeds) vain_bells_.rung(!served && naps_.load(std::memory_order_relaxed) != naps);
+      deaf_ = heeds && !served && naps_.load(std::memory_order_relaxed) != naps;
       whole = false;
     }
   }
@@ -508,9 +510,11 @@ void Progress::helper_loop() {
     const bool needed = !(armed && last.others) && !somebody_progresses(last);
     arm(needed);
     if (!needed) continue;
-    if (!armed && polled) absent_.stopped(poll_last(), now_ns());
+    // A thread that has said that it will sleep has kept nothing waiting.
+    const bool silently = polled && presence_.polls_that_count() != 0;
+    if (!armed && silently) absent_.stopped(poll_last(), now_ns());
     tick_ns_ = polling_.take_over_ns;
-    vain_bells_ = {};
+    deaf_ = false;
   }
   if (!last.others) arm(false);
   do_last_work();

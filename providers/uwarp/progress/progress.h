@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Readiness, deadlines and the helper thread of one engine. Like NAPI in a kernel: threads that
-// poll drive the sockets themselves and the helper is disarmed meanwhile. When they stop it takes
-// over within Polling::take_over_ns. Does not know what its sources are.
+// poll drive the sockets themselves and the helper is disarmed meanwhile, unless they have kept
+// messages waiting (AbsentPollers). When they stop it takes over within Polling::take_over_ns. Does
+// not know what its sources are.
 //
 // docs/ownership.md has the discipline for sources and the order of locks.
 #pragma once
@@ -11,7 +12,6 @@
 #include <signal.h>
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -85,7 +85,21 @@ class SparingClock {
 
 // A thread that loses its core inside pass() keeps all others out of it until it has a core again:
 // with more pollers than cores that takes a time slice of each of them, unless they give their
-// cores away. Where cores are free no thread stays inside for so long.
+// cores away.
+
+/// Who is inside pass(), as others see it. Changed by the thread inside.
+class ServingTurn {
+ public:
+  void begins() { number_.store((number() | kAsleep) + 1, std::memory_order_relaxed); }
+  /// It may sleep on epoll: it has not lost its core.
+  void sleeps() { number_.store(number() | kAsleep, std::memory_order_relaxed); }
+  uint32_t number() const { return number_.load(std::memory_order_relaxed); }
+  static bool asleep(uint32_t number) { return (number & kAsleep) != 0; }
+
+ private:
+  static constexpr uint32_t kAsleep = 1;
+  std::atomic<uint32_t> number_{0};
+};
 
 /// What one poller has seen of the turns of others. Turns in, decision out.
 class HeldTurn {
@@ -97,7 +111,7 @@ class HeldTurn {
       number_ = number;
       since_ns_ = rough_ns;
     }
-    return rough_ns - since_ns_ >= tuning::kHeldTurnNs;
+    return !ServingTurn::asleep(number) && rough_ns - since_ns_ >= tuning::kHeldTurnNs;
   }
 
  private:
@@ -135,25 +149,6 @@ class HelperAffinity {
   uint64_t not_before_ns_ = 0;
 };
 
-// A bell wakes the helper thread also while other threads poll, as they may spin on memory between
-// two polls. But a poller that sleeps is woken by the same bell, and has the helper thread in its
-// way.
-
-/// Belongs to the helper thread.
-class VainBells {
- public:
-  /// The thread is about to sleep. False: not to be woken by bells this time.
-  bool heeds() { return left_ == 0 || left_-- == 0; }
-  /// It was woken by a bell. `in_vain`: for nothing, and a poller had slept.
-  void rung(bool in_vain) {
-    left_ = deaf_ = in_vain ? std::min(2 * deaf_ + 1, tuning::kDeafSleeps) : 0;
-  }
-
- private:
-  uint32_t deaf_ = 0;  // for so many sleeps since the last bell
-  uint32_t left_ = 0;
-};
-
 // Threads that poll serve the sockets, so the helper thread looks only now and then whether they
 // still do. Some poll for the completion of a Write and then spin on memory for the peer's: for
 // them each message would wait for such a look.
@@ -164,17 +159,14 @@ class AbsentPollers {
   /// The threads that polled have stopped. `late`: something had come since.
   void stopped(bool late, uint64_t now_ns) {
     late_ = static_cast<uint8_t>(late_ << 1 | late);
-    if (late_ == 0) pause_ns_ /= 2;
-    if (!late || std::popcount(late_) < tuning::kLateFinds) return;
-    pause_ns_ = std::clamp(2 * pause_ns_, tuning::kBelievedNs, tuning::kLongestSpinPauseNs);
-    until_ns_ = now_ns + pause_ns_;
+    if (late && std::popcount(late_) >= tuning::kLateFinds)
+      until_ns_ = now_ns + tuning::kBelievedNs;
   }
   /// The helper thread serves, whether others poll or not.
   bool expected(uint64_t now_ns) const { return now_ns < until_ns_; }
 
  private:
   uint8_t late_ = 0;  // a bit for each of the last stops
-  uint64_t pause_ns_ = 0;
   uint64_t until_ns_ = 0;
 };
 
@@ -261,13 +253,13 @@ class Progress {
 
   alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
   SparingClock clock_ GUARDED_BY(turn_);  // of pass()
-  std::atomic<uint32_t> turns_{0};        // number of the last; written by the holder only
-  std::atomic<uint32_t> naps_{0};
+  ServingTurn serving_;                   // the same, as others see it
+  std::atomic<uint32_t> naps_{0};         // of pollers, so far
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
   // The helper's own, while it is disarmed: how long it sleeps, and whether bells wake it.
   uint64_t tick_ns_;
-  VainBells vain_bells_;
+  bool deaf_ = false;
   AbsentPollers absent_;
 
   SpinLock helper_lock_;  // start and stop

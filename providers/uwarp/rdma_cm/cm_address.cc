@@ -33,13 +33,6 @@ void copy_gid(uint8_t (&gid)[16], const sockaddr_storage& address) {
     std::memcpy(gid, ip_of(address).bytes().data(), sizeof gid);
 }
 
-void set_port(sockaddr_storage& address, uint16_t port) {
-  // At the same place in both families.
-  const uint16_t network_order = htons(port);
-  std::memcpy(reinterpret_cast<char*>(&address) + offsetof(sockaddr_in, sin_port), &network_order,
-              sizeof network_order);
-}
-
 sockaddr_storage unmapped(const sockaddr_storage& address) {
   if (address.ss_family != AF_INET6 || !ip_of(address).is_v4()) return address;
   sockaddr_storage out;

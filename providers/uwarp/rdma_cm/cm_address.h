@@ -39,8 +39,6 @@ size_t size_of_address(const sockaddr_storage& address);
 /// An address of `length` bytes from a command; false when that is not an address of its family.
 bool read_address(const void* bytes, size_t length, sockaddr_storage& out);
 
-void set_port(sockaddr_storage& address, uint16_t port);
-
 /// An IPv4 address that a socket of AF_INET6 tells in mapped form, as AF_INET; others as they are.
 sockaddr_storage unmapped(const sockaddr_storage& address);
 

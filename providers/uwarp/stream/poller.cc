@@ -161,13 +161,17 @@ bool PollGroup::shares_core() {
   return stay && !direct_.empty() && direct_[next_ % direct_.size()].stream->shares_core();
 }
 
-bool PollGroup::peer_elsewhere() {
+bool PollGroup::peers_elsewhere() {
+  if (PollGroup* const others = shared(); others != nullptr && !others->peers_elsewhere())
+    return false;
   const auto stay = streams_.try_stay();
-  return stay && !direct_.empty() && direct_[next_ % direct_.size()].stream->peer_elsewhere();
+  return stay && !direct_.empty() && !needs_epoll() &&
+         std::all_of(direct_.begin(), direct_.end(),
+                     [](const Direct& entry) { return entry.stream->peer_elsewhere(); });
 }
 
-// On the only processor nothing can come as long as the caller keeps it, unless the peer has
-// another one. Where system calls are dear one of them looks and sleeps.
+// On the only processor nothing can come as long as the caller keeps it, unless the peers have
+// other ones. Where system calls are dear one of them looks and sleeps.
 void Poller::poll_and_give_way(CompletionQueue& cq) {
   if (calls_are_dear()) {
     (void)progress_.note_polls(1);
@@ -175,9 +179,12 @@ void Poller::poll_and_give_way(CompletionQueue& cq) {
   }
   const uint32_t polls = check(cq, 1) ? 0 : idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(polls, std::memory_order_relaxed);
-  if (polls % tuning::kYieldsPerNap != 0) return void(sched_yield());
-  PollGroup* const group = PollGroup::find(cq);
-  if (polls != 0 && (group == nullptr || !group->peer_elsewhere())) progress_.nap();
+  if (polls % tuning::kYieldsPerNap != 0) {
+    sched_yield();
+  } else if (polls != 0) {
+    PollGroup* const group = PollGroup::find(cq);
+    if (group == nullptr || !group->peers_elsewhere()) progress_.nap();
+  }
 }
 
 }  // namespace uwarp

@@ -92,8 +92,8 @@ class PollGroup final : public CompletionQueueDriver {
   /// The peer of the stream that the next poll() begins with cannot go on as long as the caller
   /// keeps its core; see Stream.
   bool shares_core();
-  /// It is on another core, and does not wait for this one.
-  bool peer_elsewhere();
+  /// All peers were on other cores than the caller's when they sent last. False if it is not known.
+  bool peers_elsewhere();
   /// There are streams that poll() does not look at: epoll must be asked now and then.
   bool needs_epoll() const {
     return extra_.load() != 0 || (shared() != nullptr && shared()->needs_epoll());

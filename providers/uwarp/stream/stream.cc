@@ -142,11 +142,15 @@ bool Stream::shares_core() const {
 
 bool Stream::peer_elsewhere() const {
   if (!attached()) return false;
-  const int peer = incoming_cpu();
-  return peer >= 0 && peer != sched_getcpu();
+  const int own = sched_getcpu(), peer = incoming_cpu();
+  return own >= 0 && peer >= 0 && peer != own;
 }
 
-int Stream::incoming_cpu() const { return on_ring() ? ring_->incoming_cpu() : in_->incoming_cpu(); }
+// A poller may ask that never had the receive side.
+int Stream::incoming_cpu() const {
+  const bool ring = receives_by_ring_.load(std::memory_order_acquire);
+  return ring ? ring_->incoming_cpu() : in_->incoming_cpu();
+}
 
 int Stream::waker_core() {
   const auto receive = qp_.receive_side().lock_exclusive();
@@ -597,7 +601,7 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) 
 void Stream::receive_by_ring() {
   if (ring_ == nullptr || on_ring()) return;
   if (quiet()) in_->set_muted(false);
-  receives_by_ring_.store(true, std::memory_order_relaxed);
+  receives_by_ring_.store(true, std::memory_order_release);
   ring_->set_muted(quiet());
 }
 

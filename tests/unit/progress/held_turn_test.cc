@@ -11,15 +11,28 @@ constexpr uint64_t kSeen = 1'000'000'000'000;
 
 TEST(HeldTurn, OneThatLastsIsTooLong) {
   HeldTurn held;
-  EXPECT_FALSE(held.too_long(7, kSeen));
-  EXPECT_FALSE(held.too_long(7, kSeen + tuning::kHeldTurnNs - 1));
-  EXPECT_TRUE(held.too_long(7, kSeen + tuning::kHeldTurnNs));
-  EXPECT_TRUE(held.too_long(7, kSeen + 2 * tuning::kHeldTurnNs));
+  EXPECT_FALSE(held.too_long(8, kSeen));
+  EXPECT_FALSE(held.too_long(8, kSeen + tuning::kHeldTurnNs - 1));
+  EXPECT_TRUE(held.too_long(8, kSeen + tuning::kHeldTurnNs));
+  EXPECT_TRUE(held.too_long(8, kSeen + 2 * tuning::kHeldTurnNs));
 }
 
 TEST(HeldTurn, ManyShortOnesAreNot) {
   HeldTurn held;
-  for (uint64_t i = 0; i < 1000; ++i) EXPECT_FALSE(held.too_long(i / 2, kSeen + i * 10'000)) << i;
+  for (uint64_t i = 0; i < 1000; ++i)
+    EXPECT_FALSE(held.too_long(i / 2 * 2, kSeen + i * 10'000)) << i;
+}
+
+TEST(HeldTurn, OfAThreadThatSleepsIsNeverTooLong) {
+  ServingTurn turn;
+  HeldTurn held;
+  turn.begins();
+  turn.sleeps();
+  EXPECT_FALSE(held.too_long(turn.number(), kSeen));
+  EXPECT_FALSE(held.too_long(turn.number(), kSeen + 10 * tuning::kHeldTurnNs));
+  turn.begins();
+  EXPECT_FALSE(held.too_long(turn.number(), kSeen + 10 * tuning::kHeldTurnNs));
+  EXPECT_TRUE(held.too_long(turn.number(), kSeen + 11 * tuning::kHeldTurnNs));
 }
 
 TEST(HeldTurn, TheFirstThatIsSeenHasJustBegun) {

@@ -64,7 +64,7 @@ bool TransmitBatch::restart() {
 }
 
 void TransmitBatch::add_iovec(std::byte* at, size_t size) {
-  assert(built_.count < BatchBuffer::kIovecs);
+  assert(built_.count < BatchBuffer::kIovecs && size != 0);
   built_.bytes += size;
   if (built_.count > built_.first) {
     iovec& last = buffer_->iovecs[built_.count - 1];

@@ -95,8 +95,9 @@ UWARP_FIGURE(uint64_t, kBelievedNs, 20'000'000);
 /// of the helper thread (every 4 ms) and the kernel's own work make fewer. The time that is lost
 /// says nothing then, as a thread that gives way sleeps most of the time.
 UWARP_FIGURE(uint64_t, kSwitchNs, 2'000'000);
-/// A thread that has served the sockets for this long in one go has probably lost its core, or copies
-/// large messages, for 100 to 200 us each MiB. With 250 us 1,000 pollers on two cores come to nothing.
+/// A thread that has served the sockets for this long in one go has probably lost its core, or
+/// copies large messages, for 100 to 200 us each MiB. With 250 us 1,000 pollers on two cores come
+/// to nothing.
 UWARP_FIGURE(uint64_t, kHeldTurnNs, 20'000);
 
 // --- How a thread that waits looks before it sleeps (progress/progress.h, progress.cc). Rows:

@@ -47,10 +47,11 @@ class Catalogue:
         # Leaves some 100,000 sockets in TIME_WAIT, which slow down later connections.
         yield self._queue_pairs()
         yield self._idle_memory()
-        first, second = sorted(os.sched_getaffinity(0))[:2]
+        first, *others = sorted(os.sched_getaffinity(0))
         for size in (8, 64 * KIB):
             yield self._pinned_latency(size, "one core for both", first, first)
-            yield self._pinned_latency(size, "a core for each", first, second)
+            if others:
+                yield self._pinned_latency(size, "a core for each", first, others[0])
         yield self._busy_latency()
         yield self._busy_stream()
         if self._veth:
@@ -59,10 +60,11 @@ class Catalogue:
 
     # ---- latency
 
-    def _raw_ping_pong(self, group, size, *options, what="", plot=None):
+    def _raw_ping_pong(self, group, size, *options, what="", plot=None, make=None):
+        make = make or self._make
         return [group.add(f"raw {name}{what}", "raw",
-                          self._make.raw("ping-pong", "typical_us", "--size", size, *options,
-                                         congestion=option), plot)
+                          make.raw("ping-pong", "typical_us", "--size", size, *options,
+                                   congestion=option), plot)
                 for name, option in self.congestions()]
 
     def _latency(self, size):
@@ -304,10 +306,7 @@ class Catalogue:
         make = self._make.on_cores(*cores)
         # An end that spins keeps its core from the other one.
         wait = "block" if cores[0] == cores[1] else "spin"
-        raw = [group.add(f"raw {name}", "raw",
-                         make.raw("ping-pong", "typical_us", "--size", size, "--wait", wait,
-                                  congestion=option))
-               for name, option in self.congestions()]
+        raw = self._raw_ping_pong(group, size, "--wait", wait, make=make)
         group.add("ib_send_lat", "uwarp", make.perftest_latency("ib_send_lat", size))
         group.rows.append(Row(f"ib_send_lat {human(size)}, {what}", "ib_send_lat", raw, 1.15))
         self._one_host.pinned_latency(group, size, what, *cores)

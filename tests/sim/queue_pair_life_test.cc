@@ -122,13 +122,20 @@ TEST(CommEstablished, FirstMessageBeforeRts) {
   }
 }
 
-// InfiniBand has no disconnect: a queue pair with nothing to send stays as it is.
-TEST(SilentEnd, WithNothingOpenMovesNoQueuePair) {
+/// A stream whose peer may close its side without a word.
+class SilentEnd : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    StreamConfig config;
+    config.silent_fin = true;
+    ASSERT_TRUE(end.qp->start_stream(config));
+  }
   RegionTable regions;
-  End end(regions);
-  StreamConfig config;
-  config.silent_fin = true;
-  ASSERT_TRUE(end.qp->start_stream(config));
+  End end{regions};
+};
+
+// InfiniBand has no disconnect: a queue pair with nothing to send stays as it is.
+TEST_F(SilentEnd, WithNothingOpenMovesNoQueuePair) {
   end.qp->to_rts();
   EXPECT_FALSE(end.qp->end_stream(StreamEnd::kFin));
   EXPECT_EQ(end.qp->state(), QpState::kRts);
@@ -137,12 +144,7 @@ TEST(SilentEnd, WithNothingOpenMovesNoQueuePair) {
 
 // The peer has closed its side. Requests posted now wait until the connection is given up; the
 // first of them then has the error, the rest are flushed.
-TEST(SilentEnd, RequestsWaitForTheEnd) {
-  RegionTable regions;
-  End end(regions);
-  StreamConfig config;
-  config.silent_fin = true;
-  ASSERT_TRUE(end.qp->start_stream(config));
+TEST_F(SilentEnd, RequestsWaitForTheEnd) {
   ASSERT_TRUE(end.qp->fall_silent(StreamEnd::kFin));
   for (const uint64_t id : {1, 2}) ASSERT_EQ(end.post(SendOpcode::kSend, id, {}), 0);
   auto turn = end.qp->transmit_side().begin();

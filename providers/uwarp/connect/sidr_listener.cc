@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 #include "connect/sidr_listener.h"
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -56,10 +55,7 @@ void SidrPort::refuse(uint64_t transaction, const UdpPath& path, SidrStatus stat
 
 sockaddr_storage SidrCall::local_of(const SidrPort& port, const UdpPath& path) {
   sockaddr_storage address = path.local;
-  const sockaddr_storage bound = port.local_address();
-  // At the same place in both families.
-  reinterpret_cast<sockaddr_in&>(address).sin_port =
-      reinterpret_cast<const sockaddr_in&>(bound).sin_port;
+  set_port(address, port_of(port.local_address()));
   return address;
 }
 

@@ -143,14 +143,14 @@ uint16_t port_of(const sockaddr* address) {
   return ntohs(port);
 }
 
+uint16_t port_of(const sockaddr_storage& address) {
+  return port_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
 void set_port(sockaddr_storage& address, uint16_t port) {
   const uint16_t network_order = htons(port);
   std::memcpy(reinterpret_cast<char*>(&address) + offsetof(sockaddr_in, sin_port), &network_order,
               sizeof network_order);
-}
-
-uint16_t port_of(const sockaddr_storage& address) {
-  return port_of(reinterpret_cast<const sockaddr*>(&address));
 }
 
 IpAddress ip_of(const sockaddr_storage& address) {

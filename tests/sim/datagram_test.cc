@@ -243,6 +243,15 @@ TEST_F(Datagrams, InlineDataNeedsNoKey) {
   EXPECT_EQ(way->went.at(1).payload, "inline");
 }
 
+TEST_F(Datagrams, SentMemoryNeedsNoRights) {
+  ready();
+  const MemoryRegion* const read_only =
+      *regions.add(domain, memory.data(), memory.size(), memory.address(), 0);
+  ASSERT_EQ(post({}, {{memory.address(), 8, read_only->key.load()}}), 0);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
+  EXPECT_EQ(way->went.at(0).payload, "abcdefgh");
+}
+
 // Later Sends are flushed until the application sets RTS again. Receives go on.
 TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
   ready();

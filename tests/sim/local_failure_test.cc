@@ -126,6 +126,20 @@ TEST_P(LocalFailure, RequestThatCannotBeReadFailsItsCompletion) {
 
 INSTANTIATE_TEST_SUITE_P(Acknowledged, LocalFailure, ::testing::Bool());
 
+// The peer's messages were good: the Terminate shows none of them. RFC 5040-4.8-p, 5040-7.1-a.
+TEST(ReceiveFault, AFullCompletionQueueShowsNoHeader) {
+  RawPeer peer;
+  std::optional<TerminateHeader> terminate;
+  for (uint32_t msn = 1; !terminate && msn < 1000; ++msn) {
+    peer.post_receive(msn, 100);
+    peer.send(send_message(msn, 50));
+    terminate = peer.terminate();
+  }
+  ASSERT_TRUE(terminate);
+  EXPECT_EQ(terminate->code, TerminateCode::kRdmapLocalCatastrophic);
+  EXPECT_FALSE(terminate->has_ddp_header);
+}
+
 // The kernel cannot write to the memory where a segment's payload belongs.
 TEST(ReceiveFault, EndsTheStreamOnce) {
   RawPeer peer;

@@ -312,6 +312,20 @@ TEST(Announced, ManyOtherSegmentsEndTheStream) {
   EXPECT_TRUE(peer.ulpdus().empty());
 }
 
+// What follows the last segment of a message is another message, whatever the last one announces.
+TEST(Announced, NothingFollowsALastSegment) {
+  Announcer peer;
+  const std::vector<Bytes> good = {peer.write(0, 2), peer.write(1, 1), peer.write(2, 0, true)};
+  for (int i = 0; i < 2; ++i) peer.feed(joined(good));  // opens large windows
+  scatter(peer.target, 3);
+  peer.post_receive(7, 100);
+  peer.feed(joined({peer.write(0, 15, true), send_message(1, 50), peer.write(0, 15, true)}));
+  EXPECT_EQ(peer.dut.receives().size(), 1u);
+  EXPECT_TRUE(peer.written(0, kPayload));
+  EXPECT_TRUE(peer.untouched(kPayload, 3 * kPayload));
+  EXPECT_TRUE(peer.ulpdus().empty());
+}
+
 TEST(Announced, NothingGoesBeyondTheRegion) {
   for (const size_t first : {1, 2}) {
     Announcer peer;

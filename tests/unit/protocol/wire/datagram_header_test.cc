@@ -76,6 +76,20 @@ TEST(GlobalRouteHeader, ChecksumOfEachLength) {
   }
 }
 
+// Some sums still have a carry when the first one has been added. RFC 1071-4.1.
+TEST(GlobalRouteHeader, ChecksumOfEachAddress) {
+  for (uint32_t last = 0; last <= 0xFFFF; ++last) {
+    GlobalRouteHeader header({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 255, 255, 255, 255},
+                             {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 255, 255,
+                              static_cast<uint8_t>(last >> 8), static_cast<uint8_t>(last)});
+    const auto bytes = header.of(100, 0, 255);
+    uint32_t sum = 0;
+    for (size_t at = 20; at < 40; at += 2) sum += load_be16(&bytes[at]);
+    while (sum > 0xFFFF) sum = (sum & 0xFFFF) + (sum >> 16);
+    ASSERT_EQ(sum, 0xFFFFu) << last;
+  }
+}
+
 TEST(GlobalRouteHeader, OfIpv6FillsIt) {
   GlobalRouteHeader header({0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                            {0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2});

@@ -17,7 +17,7 @@ constexpr uint32_t kQkey = 0x1111;
 constexpr uint32_t kRoute = DatagramQueuePair::kRouteHeaderBytes;
 
 /// Keeps the datagrams that it is given.
-struct MadeUpWay : DatagramPath {
+struct MadeUpPath : DatagramPath {
   Taken append(const DatagramHeader& header, BufferList& payload) override {
     if (answer != Taken::kYes || went.size() == room)
       return answer != Taken::kYes ? answer : Taken::kFull;
@@ -92,7 +92,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
   int post(SendRequest request, std::vector<Sge> sges, uint32_t qkey = kQkey) {
     request.sges = sges;
     DatagramTarget target;
-    target.way = way;
+    target.path = path;
     target.number = Qpn{0x777};
     target.qkey = qkey;
     target.traffic_class = 12;
@@ -152,7 +152,7 @@ struct Datagrams : ::testing::Test, QpEventListener {
   GuardedMemory memory{20000};
   MemoryRegion* region = nullptr;
   GlobalRouteHeader route{{0xFE, 0x80, 1}, {0xFE, 0x80, 2}};
-  std::shared_ptr<MadeUpWay> way = std::make_shared<MadeUpWay>();
+  std::shared_ptr<MadeUpPath> path = std::make_shared<MadeUpPath>();
   std::unique_ptr<DatagramQueuePair> qp;
   std::vector<QpEvent> events;
   int flushes = 0;
@@ -168,8 +168,8 @@ TEST_F(Datagrams, HeaderAndPayloadGoToTheWay) {
   request.imm_or_invalidate = 0xAABBCCDD;
   request.flags = kSendSignaled | kSendSolicited;
   ASSERT_EQ(post(request, {sge(0, 3), sge(26, 0), sge(5, 2)}), 0);
-  ASSERT_EQ(way->went.size(), 1u);
-  const auto& [header, payload] = way->went[0];
+  ASSERT_EQ(path->went.size(), 1u);
+  const auto& [header, payload] = path->went[0];
   EXPECT_EQ(payload, "abcfg");
   EXPECT_EQ(header.payload_bytes, 5);
   EXPECT_EQ(header.flags, DatagramHeader::kImmediate | DatagramHeader::kSolicited);
@@ -191,7 +191,7 @@ TEST_F(Datagrams, AControlledQkeyStandsForTheOwnOne) {
   for (const uint32_t qkey : {0x80000000u, 0xFFFFFFFFu, 0x7FFFFFFFu, 0u})
     ASSERT_EQ(post({}, {}, qkey), 0);
   const uint32_t expected[] = {kQkey, kQkey, 0x7FFFFFFFu, 0u};
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(way->went[i].header.qkey, expected[i]) << i;
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(path->went[i].header.qkey, expected[i]) << i;
 }
 
 TEST_F(Datagrams, WhatNoDatagramCanDoFailsWhenItIsSent) {
@@ -208,7 +208,7 @@ TEST_F(Datagrams, WhatNoDatagramCanDoFailsWhenItIsSent) {
                                   SendOpcode::kCompareSwap, SendOpcode::kFetchAdd})
     fails(opcode, 8, WcStatus::kLocQpOpErr);
   fails(SendOpcode::kSend, kMaxDatagramBytes + 1, WcStatus::kLocLenErr);
-  EXPECT_TRUE(way->went.empty());
+  EXPECT_TRUE(path->went.empty());
 }
 
 TEST_F(Datagrams, OtherOpcodesAreRefused) {
@@ -220,10 +220,10 @@ TEST_F(Datagrams, OtherOpcodesAreRefused) {
     EXPECT_EQ(post(request, {sge(0, 8)}), EINVAL) << static_cast<int>(opcode);
   }
   EXPECT_EQ(send(1, 0, kMaxDatagramBytes), 0);
-  EXPECT_EQ(way->went.back().payload.size(), kMaxDatagramBytes);
+  EXPECT_EQ(path->went.back().payload.size(), kMaxDatagramBytes);
   EXPECT_EQ(post({}, std::vector<Sge>(5, sge(0, 1))), EINVAL);  // four is the limit
   EXPECT_EQ(post({}, {}), 0);
-  EXPECT_EQ(way->went.size(), 2u);
+  EXPECT_EQ(path->went.size(), 2u);
 }
 
 TEST_F(Datagrams, InlineDataNeedsNoKey) {
@@ -232,15 +232,15 @@ TEST_F(Datagrams, InlineDataNeedsNoKey) {
   SendRequest request;
   request.flags = kSendInline | kSendSignaled;
   EXPECT_EQ(post(request, {{reinterpret_cast<uint64_t>(text), 6, 0}}), 0);
-  EXPECT_EQ(way->went.at(0).payload, "inline");
+  EXPECT_EQ(path->went.at(0).payload, "inline");
   EXPECT_EQ(post(request, {sge(0, 257)}), EINVAL);
   // An inline request that waits has its own copy of the bytes.
-  way->room = 1;
+  path->room = 1;
   EXPECT_EQ(post(request, {{reinterpret_cast<uint64_t>(text), 6, 0}}), 0);
   text[0] = 'X';
-  way->room = 10;
+  path->room = 10;
   go_on();
-  EXPECT_EQ(way->went.at(1).payload, "inline");
+  EXPECT_EQ(path->went.at(1).payload, "inline");
 }
 
 TEST_F(Datagrams, SentMemoryNeedsNoRights) {
@@ -249,7 +249,7 @@ TEST_F(Datagrams, SentMemoryNeedsNoRights) {
       *regions.add(domain, memory.data(), memory.size(), memory.address(), 0);
   ASSERT_EQ(post({}, {{memory.address(), 8, read_only->key.load()}}), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
-  EXPECT_EQ(way->went.at(0).payload, "abcdefgh");
+  EXPECT_EQ(path->went.at(0).payload, "abcdefgh");
 }
 
 // Later Sends are flushed until the application sets RTS again. Receives go on.
@@ -265,7 +265,7 @@ TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
   to(QpState::kRts);
   ASSERT_EQ(post({}, {sge(19999, 2)}), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kLocProtErr);
-  EXPECT_TRUE(way->went.empty());
+  EXPECT_TRUE(path->went.empty());
   to(QpState::kRts);
   ASSERT_EQ(send(3), 0);
   EXPECT_EQ(next(send_cq).wr_id, 3u);
@@ -273,11 +273,11 @@ TEST_F(Datagrams, AWrongKeyCompletesWithAnError) {
 
 TEST_F(Datagrams, WhatHasNoWayIsDroppedAndCounted) {
   ready();
-  way->answer = DatagramPath::Taken::kDropped;
+  path->answer = DatagramPath::Taken::kDropped;
   ASSERT_EQ(send(1), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
   EXPECT_EQ(slot.transmit.dropped.get(), 1u);
-  way->answer = DatagramPath::Taken::kFault;
+  path->answer = DatagramPath::Taken::kFault;
   ASSERT_EQ(send(2), 0);
   EXPECT_EQ(next(send_cq).status, WcStatus::kLocProtErr);
 }
@@ -291,12 +291,12 @@ TEST_F(Datagrams, SendsInEachState) {
   to(QpState::kSqd);
   EXPECT_EQ(send(1), 0);
   EXPECT_EQ(send(2), 0);
-  EXPECT_TRUE(way->went.empty());
+  EXPECT_TRUE(path->went.empty());
   go_on();
-  EXPECT_TRUE(way->went.empty());
+  EXPECT_TRUE(path->went.empty());
   to(QpState::kRts);
   go_on();
-  EXPECT_EQ(way->went.size(), 2u);
+  EXPECT_EQ(path->went.size(), 2u);
   EXPECT_EQ(next(send_cq).wr_id, 1u);
   EXPECT_EQ(next(send_cq).wr_id, 2u);
   qp->to_error();
@@ -314,15 +314,15 @@ TEST_F(Datagrams, SendsInEachState) {
 // Requests behind the first one that found no room wait too, and keep their order.
 TEST_F(Datagrams, WhatFindsNoRoomWaits) {
   ready();
-  way->room = 1;
+  path->room = 1;
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(send(id, id), 0);
-  EXPECT_EQ(blocked_on(), way);
+  EXPECT_EQ(blocked_on(), path);
   EXPECT_EQ(next(send_cq).wr_id, 0u);
   EXPECT_TRUE(none(send_cq));
   // A request for another destination, which has room, also waits behind it.
-  const auto first = std::exchange(way, std::make_shared<MadeUpWay>());
+  const auto first = std::exchange(path, std::make_shared<MadeUpPath>());
   ASSERT_EQ(send(4), 0);
-  EXPECT_TRUE(way->went.empty());
+  EXPECT_TRUE(path->went.empty());
   first->room = 3;
   go_on();
   EXPECT_EQ(first->went.size(), 3u);
@@ -330,19 +330,19 @@ TEST_F(Datagrams, WhatFindsNoRoomWaits) {
   first->room = 9;
   go_on();
   EXPECT_EQ(blocked_on(), nullptr);
-  EXPECT_EQ(way->went.size(), 1u);
+  EXPECT_EQ(path->went.size(), 1u);
   EXPECT_EQ(flushes, 4);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(first->went[i].payload[0], static_cast<char>('a' + i));
   for (uint64_t id = 1; id < 5; ++id) EXPECT_EQ(next(send_cq).wr_id, id);
   EXPECT_TRUE(none(send_cq));
   // The queue pair keeps no reference to either destination.
   EXPECT_EQ(first.use_count(), 1);
-  EXPECT_EQ(way.use_count(), 1);
+  EXPECT_EQ(path.use_count(), 1);
 }
 
 TEST_F(Datagrams, TheQueueIsFullWhenAllWait) {
   ready();
-  way->room = 0;
+  path->room = 0;
   for (uint64_t id = 0; id < 8; ++id) ASSERT_EQ(send(id), 0);
   EXPECT_EQ(send(8), ENOMEM);
   SendRequest request;
@@ -352,7 +352,7 @@ TEST_F(Datagrams, TheQueueIsFullWhenAllWait) {
 
 TEST_F(Datagrams, WhatWaitsIsFlushedOnce) {
   ready();
-  way->room = 1;
+  path->room = 1;
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(send(id), 0);
   ASSERT_EQ(receive(50), 0);
   qp->to_error();
@@ -366,18 +366,18 @@ TEST_F(Datagrams, WhatWaitsIsFlushedOnce) {
   EXPECT_EQ(next(recv_cq).status, WcStatus::kWrFlushErr);
   EXPECT_EQ(slot.transmit.posted.get(), 4u);
   EXPECT_EQ(slot.receive.flushed.get(), 1u);
-  way->room = 9;
+  path->room = 9;
   go_on();
   qp->to_error();
   EXPECT_TRUE(none(send_cq));
   EXPECT_TRUE(none(recv_cq));
-  EXPECT_EQ(way->went.size(), 1u);
-  EXPECT_EQ(way.use_count(), 1);
+  EXPECT_EQ(path->went.size(), 1u);
+  EXPECT_EQ(path.use_count(), 1);
 }
 
 TEST_F(Datagrams, ResetDropsAllAndBeginsAnew) {
   ready();
-  way->room = 1;
+  path->room = 1;
   for (uint64_t id = 0; id < 4; ++id) ASSERT_EQ(send(id), 0);
   ASSERT_EQ(receive(50), 0);
   ASSERT_EQ(receive(51), 0);
@@ -385,12 +385,12 @@ TEST_F(Datagrams, ResetDropsAllAndBeginsAnew) {
   qp->to_reset();
   EXPECT_TRUE(none(send_cq));
   EXPECT_TRUE(none(recv_cq));
-  EXPECT_EQ(way.use_count(), 1);
+  EXPECT_EQ(path.use_count(), 1);
   EXPECT_EQ(deliver(), Delivery::kDropped);
-  way->room = 9;
+  path->room = 9;
   ready();
   go_on();
-  EXPECT_EQ(way->went.size(), 1u);
+  EXPECT_EQ(path->went.size(), 1u);
   ASSERT_EQ(send(9), 0);
   EXPECT_EQ(next(send_cq).wr_id, 9u);
   EXPECT_EQ(deliver(), Delivery::kNoReceive);
@@ -634,15 +634,15 @@ TEST_F(Datagrams, AnOverrunOfSendsEndsTheQueuePair) {
   config.send_cq = &small;
   qp = std::make_unique<DatagramQueuePair>(config);
   ready();
-  way->room = 2;
+  path->room = 2;
   for (uint64_t id = 0; id < 6; ++id) ASSERT_EQ(send(id), 0);
-  way->room = 9;
+  path->room = 9;
   go_on();
   EXPECT_EQ(qp->state(), QpState::kErr);
   EXPECT_EQ(events, std::vector{QpEvent::kFatal});
   EXPECT_EQ(blocked_on(), nullptr);
-  EXPECT_LT(way->went.size(), 6u);
-  EXPECT_EQ(way.use_count(), 1);
+  EXPECT_LT(path->went.size(), 6u);
+  EXPECT_EQ(path.use_count(), 1);
 }
 
 // --- UWARP_FAULT
@@ -651,9 +651,9 @@ TEST_F(Datagrams, AreLostAsAskedFor) {
   make("lose every=2");
   ready();
   for (uint64_t id = 1; id <= 4; ++id) ASSERT_EQ(send(id, id, 1), 0);
-  ASSERT_EQ(way->went.size(), 2u);
-  EXPECT_EQ(way->went[0].payload, "b");
-  EXPECT_EQ(way->went[1].payload, "d");
+  ASSERT_EQ(path->went.size(), 2u);
+  EXPECT_EQ(path->went[0].payload, "b");
+  EXPECT_EQ(path->went[1].payload, "d");
   for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
 }
 
@@ -661,16 +661,16 @@ TEST_F(Datagrams, GoTwiceAsAskedFor) {
   make("duplicate nth=2");
   ready();
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id, id, 1), 0);
-  ASSERT_EQ(way->went.size(), 4u);
-  EXPECT_EQ(way->went[1].payload + way->went[2].payload, "cc");
+  ASSERT_EQ(path->went.size(), 4u);
+  EXPECT_EQ(path->went[1].payload + path->went[2].payload, "cc");
 }
 
 TEST_F(Datagrams, GoBehindTheNextAsAskedFor) {
   make("reorder nth=1");
   ready();
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id, id, 1), 0);
-  ASSERT_EQ(way->went.size(), 3u);
-  EXPECT_EQ(way->went[0].payload + way->went[1].payload + way->went[2].payload, "cbd");
+  ASSERT_EQ(path->went.size(), 3u);
+  EXPECT_EQ(path->went[0].payload + path->went[1].payload + path->went[2].payload, "cbd");
 }
 
 TEST_F(Datagrams, AreLostOrDoubledOnArrivalAsAskedFor) {

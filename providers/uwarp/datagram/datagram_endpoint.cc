@@ -92,18 +92,18 @@ void DatagramEndpoint::destroy() {
 DatagramEndpoint::Poster::Poster(DatagramEndpoint& endpoint)
     : endpoint_(endpoint), lock_(endpoint.qp_.post_lock()) {}
 
-void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramPath>& way) {
+void DatagramEndpoint::Poster::note(const std::shared_ptr<DatagramPath>& path) {
   for (size_t i = count_; i-- > 0;)
-    if (ways_[i] == way) return;
-  if (count_ == kCapacity) return way->flush_soon();  // a flush now would be under the lock
-  ways_[count_++] = way;
+    if (paths_[i] == path) return;
+  if (count_ == kCapacity) return path->flush_soon();  // a flush now would be under the lock
+  paths_[count_++] = path;
 }
 
 int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, Qpn number,
                                    uint32_t qkey) {
   DatagramTarget target;
   try {
-    target.way = to.group != nullptr ? to.group : endpoint_.trunks_.way_to(to, number, endpoint_);
+    target.path = to.group != nullptr ? to.group : endpoint_.trunks_.path_to(to, number, endpoint_);
   } catch (const std::bad_alloc&) {
     return ENOMEM;
   }
@@ -112,14 +112,14 @@ int DatagramEndpoint::Poster::post(const SendRequest& request, Destination& to, 
   target.traffic_class = to.traffic_class;
   target.hop_limit = to.hop_limit;
   if (int error = endpoint_.qp_.post_send_locked(request, target)) return error;
-  note(target.way);
+  note(target.path);
   return 0;
 }
 
 DatagramEndpoint::Poster::~Poster() noexcept(false) {
   const bool blocked = !settled_ && endpoint_.qp_.blocked_on() != nullptr;
   lock_.unlock();
-  for (size_t i = 0; i < count_; ++i) ways_[i]->flush();
+  for (size_t i = 0; i < count_; ++i) paths_[i]->flush();
   if (blocked) endpoint_.go_on();
 }
 
@@ -139,7 +139,7 @@ void DatagramEndpoint::go_on() {
       Poster poster(*this);
       poster.settled_ = true;
       if (waiting_) return;
-      qp().send_waiting_locked([&](const auto& way) { poster.note(way); });
+      qp().send_waiting_locked([&](const auto& path) { poster.note(path); });
       blocked = qp().blocked_on();
       waiting_ = blocked != nullptr;
     }

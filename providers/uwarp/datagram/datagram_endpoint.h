@@ -124,14 +124,14 @@ class DatagramEndpoint final : public AnyEndpoint,
    private:
     friend DatagramEndpoint;
     /// Ways that have taken something; each is flushed once, as a rule.
-    void note(const std::shared_ptr<DatagramPath>& way);
+    void note(const std::shared_ptr<DatagramPath>& path);
     static constexpr size_t kCapacity = 8;
 
     DatagramEndpoint& endpoint_;
     Lock<SpinLock> lock_;
     bool settled_ = false;  // made by go_on(), which sends what waits
     size_t count_ = 0;
-    std::shared_ptr<DatagramPath> ways_[kCapacity];
+    std::shared_ptr<DatagramPath> paths_[kCapacity];
   };
 
   void space_came() override;

@@ -161,18 +161,18 @@ void MulticastGroups::leave_all(const DatagramEndpoint& endpoint) {
   });
 }
 
-Result<std::shared_ptr<MulticastPath>> MulticastGroups::way_to(const NetDevice& device,
-                                                               const MulticastPath::Key& key) {
+Result<std::shared_ptr<MulticastPath>> MulticastGroups::path_to(const NetDevice& device,
+                                                                const MulticastPath::Key& key) {
   const Lock guard(mutex_);
-  if (auto known = ways_[key].lock()) return known;
+  if (auto known = paths_[key].lock()) return known;
   auto made = MulticastPath::open(frames_, device, key);
-  std::erase_if(ways_, [](const auto& one) { return one.second.expired(); });
-  if (made) ways_[key] = *made;
+  std::erase_if(paths_, [](const auto& one) { return one.second.expired(); });
+  if (made) paths_[key] = *made;
   return made;
 }
 
 int MulticastGroups::check(const NetDevice& device, const MulticastPath::Key& key) {
-  if (const auto way = MulticastPath::open(frames_, device, key); !way) return way.error();
+  if (const auto path = MulticastPath::open(frames_, device, key); !path) return path.error();
   const auto joined = join_by_socket(device, key.group);
   return joined ? 0 : joined.error();
 }

@@ -124,8 +124,8 @@ class MulticastGroups {
   void leave_all(const DatagramEndpoint& endpoint);
 
   /// The way from `device` to a group. Errors: see MulticastPath::open().
-  Result<std::shared_ptr<MulticastPath>> way_to(const NetDevice& device,
-                                                const MulticastPath::Key& key);
+  Result<std::shared_ptr<MulticastPath>> path_to(const NetDevice& device,
+                                                 const MulticastPath::Key& key);
   /// 0, or an errno: the device cannot join this group, or send to it.
   int check(const NetDevice& device, const MulticastPath::Key& key);
 
@@ -136,7 +136,7 @@ class MulticastGroups {
   FramePool& frames_;
   mutable Mutex mutex_;
   std::map<GroupKey, std::shared_ptr<MulticastGroup>> groups_ GUARDED_BY(mutex_);
-  std::map<MulticastPath::Key, std::weak_ptr<MulticastPath>> ways_ GUARDED_BY(mutex_);
+  std::map<MulticastPath::Key, std::weak_ptr<MulticastPath>> paths_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

@@ -49,8 +49,8 @@ void Trunks::forget_unused_locked() {
                 [](const auto& one) { return one.second.use_count() == 1 && one.second->idle(); });
 }
 
-std::shared_ptr<DatagramPath> Trunks::way_to(Destination& to, Qpn number,
-                                             const DatagramEndpoint& from) {
+std::shared_ptr<DatagramPath> Trunks::path_to(Destination& to, Qpn number,
+                                              const DatagramEndpoint& from) {
   const uint16_t own_port = port_of_number(from.number());
   const uint16_t port = port_of_number(number);
   if (auto trunk = to.recent(own_port, port)) return trunk;

@@ -107,7 +107,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   PollGroup& group() { return PollGroup::of(polled_); }
 
   /// The way from `from` to the queue pair `number` at `to`. Throws std::bad_alloc.
-  std::shared_ptr<DatagramPath> way_to(Destination& to, Qpn number, const DatagramEndpoint& from);
+  std::shared_ptr<DatagramPath> path_to(Destination& to, Qpn number, const DatagramEndpoint& from);
 
   void endpoint_made();
   /// Nothing refers to it on return. With the last one all trunks end, those that are being called

@@ -83,11 +83,11 @@ bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target
     return fail_send(position, WcStatus::kLocProtErr);
   const DatagramHeader header = header_of(wqe, target);
   const DatagramPath::Taken taken = config_.script == nullptr
-                                        ? target.way->append(header, payload_)
+                                        ? target.path->append(header, payload_)
                                         : send_with_faults(position, header, target);
   switch (taken) {
     case DatagramPath::Taken::kFull:
-      blocked_on_ = target.way;
+      blocked_on_ = target.path;
       return false;
     case DatagramPath::Taken::kFault:
       return fail_send(position, WcStatus::kLocProtErr);
@@ -111,7 +111,7 @@ DatagramPath::Taken DatagramQueuePair::send_with_faults(uint64_t position,
       config_.script->judge_request(position, FaultMessage::kSend, header.payload_bytes);
   if (config_.script->send_held()) return DatagramPath::Taken::kDropped;  // the port is down
   std::unique_ptr<Postponed> behind;
-  if (postponed_ != nullptr && postponed_->way == target.way) behind = std::move(postponed_);
+  if (postponed_ != nullptr && postponed_->path == target.path) behind = std::move(postponed_);
   DatagramPath::Taken taken = DatagramPath::Taken::kDropped;
   switch (verdict.act) {
     case FaultVerdict::Act::kLose:
@@ -122,21 +122,21 @@ DatagramPath::Taken DatagramQueuePair::send_with_faults(uint64_t position,
     case FaultVerdict::Act::kReorder:
       postponed_.reset(new (std::nothrow) Postponed);
       if (postponed_ == nullptr) break;
-      postponed_->way = target.way;
+      postponed_->path = target.path;
       postponed_->header = header;
       if (!payload_.copy_out(0, postponed_->payload, header.payload_bytes))
         taken = DatagramPath::Taken::kFault;
       break;
     case FaultVerdict::Act::kDuplicate:
-      (void)target.way->append(header, payload_);
+      (void)target.path->append(header, payload_);
       [[fallthrough]];
     default:
-      taken = target.way->append(header, payload_);
+      taken = target.path->append(header, payload_);
   }
   if (behind != nullptr) {
     BufferList payload;
     payload.append(behind->payload, behind->header.payload_bytes);
-    (void)target.way->append(behind->header, payload);
+    (void)target.path->append(behind->header, payload);
   }
   return taken;
 }
@@ -202,7 +202,7 @@ void DatagramQueuePair::flush_sends_locked() {
   blocked_on_ = nullptr;
   while (sends_.waiting()) {
     const uint64_t position = sends_.started();
-    targets_[position & target_mask_].way = nullptr;
+    targets_[position & target_mask_].path = nullptr;
     slot_.transmit.flushed.add(1);
     complete_send(position, WcStatus::kWrFlushErr);
   }
@@ -363,7 +363,7 @@ void DatagramQueuePair::to_reset() {
     show_state();
     blocked_on_ = nullptr;
     for (uint64_t at = sends_.started(); at != sends_.posted(); ++at)
-      targets_[at & target_mask_].way = nullptr;
+      targets_[at & target_mask_].path = nullptr;
     kept_.reset();
   }
   waiters_.notify_all();

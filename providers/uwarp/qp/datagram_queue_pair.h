@@ -89,13 +89,13 @@ class PendingDatagrams {
   Atomic<uint32_t> any_{0};
 };
 
-/// Waits for room on a way; see DatagramPath::wait_for_space().
+/// Waits for room on a path; see DatagramPath::wait_for_space().
 class DatagramWaiter {
  public:
   virtual ~DatagramWaiter() = default;
   /// There is room, or there will be none. No lock held.
   virtual void space_came() = 0;
-  /// Of the way on which it waits: the one that waits behind it.
+  /// Of the path on which it waits: the one that waits behind it.
   std::shared_ptr<DatagramWaiter> next_waiting;
 };
 
@@ -105,7 +105,7 @@ class DatagramPath {
   enum class Taken : uint8_t {
     kYes,      // copied: it goes with the next flush()
     kFull,     // not now
-    kDropped,  // there is no way at present
+    kDropped,  // there is no path at present
     kFault,    // some memory of the payload is not there
   };
   virtual ~DatagramPath() = default;
@@ -122,7 +122,7 @@ class DatagramPath {
 
 /// Where a datagram goes.
 struct DatagramTarget {
-  std::shared_ptr<DatagramPath> way;
+  std::shared_ptr<DatagramPath> path;
   Qpn number;
   uint32_t qkey = 0;
   uint8_t traffic_class = 0;
@@ -149,15 +149,15 @@ class DatagramQueuePair {
     return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithImm;
   }
   SpinLock& post_lock() RETURN_CAPABILITY(sends_.post_lock()) { return sends_.post_lock(); }
-  /// What fits goes to its way at once and completes; the caller flushes the way once the lock is
-  /// free. Without has_target() its way is null.
+  /// What fits goes to its path at once and completes; the caller flushes the path once the lock is
+  /// free. Without has_target() its path is null.
   int post_send_locked(const SendRequest& request, const DatagramTarget& target)
       REQUIRES(post_lock());
   /// 0, or why not all of them can be posted one after the other.
   int admits_locked(std::span<const SendRequest> requests) REQUIRES(post_lock());
-  /// A request waits for room on this way, and all behind it with it; null: none waits.
+  /// A request waits for room on this path, and all behind it with it; null: none waits.
   const std::shared_ptr<DatagramPath>& blocked_on() REQUIRES(post_lock()) { return blocked_on_; }
-  /// Sends requests that wait. `sent(way)` is called for each way that took something.
+  /// Sends requests that wait. `sent(path)` is called for each path that took something.
   template <typename Sent>
   void send_waiting_locked(Sent sent) REQUIRES(post_lock()) {
     blocked_on_ = nullptr;
@@ -165,8 +165,8 @@ class DatagramQueuePair {
       const uint64_t position = sends_.started();
       DatagramTarget& target = targets_[position & target_mask_];
       if (!send_one(position, target)) return;
-      if (target.way != nullptr) sent(target.way);
-      target.way = nullptr;
+      if (target.path != nullptr) sent(target.path);
+      target.path = nullptr;
     }
     if (state() == QpState::kErr) [[unlikely]]
       flush_sends_locked();
@@ -225,7 +225,7 @@ class DatagramQueuePair {
  private:
   /// A request that goes out behind the next one, because a fault rule asks for it.
   struct Postponed {
-    std::shared_ptr<DatagramPath> way;
+    std::shared_ptr<DatagramPath> path;
     DatagramHeader header;
     std::byte payload[kMaxDatagramBytes];
   };

@@ -93,10 +93,10 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   if (!is_multicast(peer) && !find_route(peer, own)) return fail(errno);
   auto ah = std::make_unique<VerbsAh>(pd, own, peer);
   if (is_multicast(peer)) {
-    auto way = device.engine().trunks().groups().way_to(
+    auto path = device.engine().trunks().groups().path_to(
         *current, {own, peer, attr->grh.hop_limit, attr->grh.traffic_class});
-    if (!way) return fail(way.error());
-    ah->destination.group = std::move(*way);
+    if (!path) return fail(path.error());
+    ah->destination.group = std::move(*path);
   }
   ah->destination.traffic_class = attr->grh.traffic_class;
   ah->destination.hop_limit = attr->grh.hop_limit;

@@ -259,10 +259,10 @@ struct TrunkPeer : Node {
 
 /// Datagrams within the process arrive; they are repeated until one does.
 void expect_datagrams(DatagramNode& from, DatagramNode& to) {
-  Destination way(home(), home());
+  Destination path(home(), home());
   ASSERT_TRUE(eventually([&] {
     (void)to.receive(7);  // an earlier datagram that waited for a receive may take it
-    EXPECT_EQ(from.send(way, to.number(), "still there"), 0);
+    EXPECT_EQ(from.send(path, to.number(), "still there"), 0);
     EXPECT_EQ(from.next().wr_id, 1u);
     const WorkCompletion got = to.next(true, 1);
     return got.wr_id == 7 && to.text(got) == "still there";

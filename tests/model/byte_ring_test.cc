@@ -16,11 +16,16 @@ namespace {
 //
 // Mutant rings_before_it_publishes: carrier/byte_ring.h
 // - control_.head.store(at_.word(), std::memory_order_seq_cst);
-// - return control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
-// - control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
-// + const bool sleeps = control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
-// + control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+// - return wakes_reader();
+// + const bool sleeps = wakes_reader();
 // + control_.head.store(at_.word(), std::memory_order_seq_cst);
+// + return sleeps;
+//
+// Mutant rings_before_it_shows: carrier/byte_ring.h
+// - control_.other_placed.store(bytes, std::memory_order_seq_cst);
+// - return wakes_reader();
+// + const bool sleeps = wakes_reader();
+// + control_.other_placed.store(bytes, std::memory_order_seq_cst);
 // + return sleeps;
 //
 // Mutant begins_again_too_early: carrier/byte_ring.h
@@ -93,6 +98,75 @@ TEST(ByteRing, MutantsAreFound) {
   expect_found<MUTANT(sleeps_without_a_look)>(kRing, "sleep", 3u);
   expect_found<MUTANT(rings_before_it_publishes)>(kRing, "sleep", 3u);
   expect_found<MUTANT(begins_again_too_early)>(kRing, "", 3u);
+}
+
+/// A requester sleeps until the target has placed all that it wrote. Of each message the target
+/// shows that, and then answers, but not the last one.
+template <class Control, class Writer, class Reader>
+struct Acknowledged : Scenario {
+  explicit Acknowledged(uint32_t messages) : messages(messages) {}
+
+  void start(Threads& threads) override {
+    threads.add("requester", [this] { request(); });
+    threads.add("target", [this] { serve(); });
+  }
+  void request() {
+    for (uint32_t i = 0; i != messages; ++i) {
+      writer.put(RingRecord::kBytes, sizeof(uint32_t));
+      if (writer.publish()) target_bell.fetch_add(1);
+    }
+    for (uint64_t answers = 0, placed = 0; placed != messages;) {
+      while (answer_reader.begin()) {
+        answer_reader.advance(answer_reader.left());
+        ++answers;
+      }
+      const bool sleeps = answer_reader.begin_sleep();
+      if (answer_reader.take_placed()) {
+        placed = answers_control.other_placed.load();
+      } else if (sleeps) {
+        block_until([this] { return requester_bell.peek() != heard; }, "the bell");
+        heard = requester_bell.load();
+      }
+      check(answers <= placed, "an answer came before the news");
+    }
+  }
+  void serve() {
+    for (uint32_t i = 0; i != messages;) {
+      if (!reader.begin()) {
+        if (reader.begin_sleep()) wait_for(target_bell, target_heard);
+        continue;
+      }
+      reader.advance(reader.left());
+      ++i;
+      if (answer_writer.show_placed(i)) requester_bell.fetch_add(1);
+      if (i == messages) return;
+      answer_writer.put(RingRecord::kBytes, sizeof(uint32_t));
+      if (answer_writer.publish()) requester_bell.fetch_add(1);
+    }
+  }
+  static void wait_for(Atomic<int>& bell, int& heard) {
+    block_until([&] { return bell.peek() != heard; }, "the bell");
+    heard = bell.load();
+  }
+
+  const uint32_t messages;
+  Control control, answers_control;
+  alignas(8) std::byte bytes[kBytes] = {}, answer_bytes[kBytes] = {};
+  Writer writer{control, bytes, kBytes}, answer_writer{answers_control, answer_bytes, kBytes};
+  Reader reader{control, bytes, kBytes}, answer_reader{answers_control, answer_bytes, kBytes};
+  Atomic<int> requester_bell{0}, target_bell{0};
+  int heard = 0, target_heard = 0;
+};
+
+constexpr Property kAcknowledged{
+    "acknowledged ring", "News of what is placed comes before answers, and wakes who sleeps.", 3};
+#define ACKNOWLEDGED(name) Acknowledged<name::RingControl, name::RingWriter, name::RingReader>
+
+TEST(ByteRing, NewsOfWhatIsPlacedComesBeforeAnswers) {
+  expect_holds<Acknowledged<RingControl, RingWriter, RingReader>>(kAcknowledged, 2u);
+}
+TEST(ByteRing, MutantsOfThatAreFound) {
+  expect_found<ACKNOWLEDGED(rings_before_it_shows)>(kAcknowledged, "sleep", 2u);
 }
 
 }  // namespace

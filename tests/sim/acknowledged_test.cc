@@ -397,6 +397,69 @@ TEST_F(Acknowledged, AResetFailsOpenRequests) {
             (Brief{{1, WcStatus::kRetryExcErr}, {2, WcStatus::kWrFlushErr}}));
 }
 
+/// A carrier that tells how much the peer has placed.
+struct TellingCarrier final : LentMemory {
+  void withdraw() override {}
+  size_t give_back() override { return 0; }
+  uint64_t read_bytes() const override { return placed; }
+  uint64_t placed_bytes() const override { return placed; }
+  uint64_t placed = 0;
+};
+
+struct ToldByTheCarrier : Acknowledged {
+  ToldByTheCarrier() {
+    connect();
+    const auto held = pair.a.qp->lock_exclusive();
+    pair.a.qp->lend(&carrier);
+    pair.a.qp->transmitter().carrier_changed();
+    before = pair.a_to_b.log.size();
+  }
+  ~ToldByTheCarrier() override {
+    const auto held = pair.a.qp->lock_exclusive();
+    pair.a.qp->lend(nullptr);
+  }
+  uint64_t sent() const { return pair.a_to_b.log.size() - before; }
+  Brief told(uint64_t placed) {
+    carrier.placed = placed;
+    transmit();
+    return brief(pair.a.sends());
+  }
+
+  TellingCarrier carrier;
+  size_t before = 0;
+};
+
+TEST_F(ToldByTheCarrier, RequestsCompleteOneByOne) {
+  write(1);
+  transmit();
+  const uint64_t first = sent();
+  EXPECT_EQ(reads(), 1u) << "the carrier has told nothing yet";
+  EXPECT_EQ(told(1), Brief{});
+  write(2);
+  transmit();
+  write(3);
+  transmit();
+  EXPECT_EQ(told(first), (Brief{{1, WcStatus::kSuccess}}));
+  EXPECT_EQ(told(sent()), (Brief{{2, WcStatus::kSuccess}, {3, WcStatus::kSuccess}}));
+  EXPECT_EQ(reads(), 1u);
+}
+
+TEST_F(ToldByTheCarrier, WhatTheCarrierDoesNotTellIsAskedFor) {
+  write(1);
+  pair.run();
+  EXPECT_EQ(brief(pair.a.sends()), (Brief{{1, WcStatus::kSuccess}}));
+  EXPECT_EQ(reads(), 1u);
+}
+
+// A peer may name any number: nothing completes that has not gone.
+TEST_F(ToldByTheCarrier, NothingCompletesThatHasNotGone) {
+  carrier.placed = ~uint64_t{0} / 2;
+  pair.a_to_b.capacity = 10;
+  write(1);
+  transmit();
+  EXPECT_TRUE(pair.a.sends().empty());
+}
+
 TEST_F(Acknowledged, DrainsWhatIsNotSignalled) {
   connect();
   write(1, 0);

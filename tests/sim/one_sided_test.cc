@@ -235,10 +235,12 @@ class Wire final : public LentMemory {
   /// The reader has placed and completed all that there was.
   bool note_placed() { return std::exchange(placed_, written_) != written_; }
   bool placed() const { return placed_ == written_; }
+  bool take_placed() { return std::exchange(placed_seen_, placed_) != placed_; }
 
   void withdraw() override { broken_ = broken_ || lent_ != 0; }
   size_t give_back() override { return broken_ ? 0 : given_back(); }
   uint64_t read_bytes() const override { return read_; }
+  uint64_t placed_bytes() const override { return placed_; }
 
  private:
   struct Piece {
@@ -280,7 +282,7 @@ class Wire final : public LentMemory {
   std::deque<Piece> pieces_;
   size_t held_ = 0;  // bytes of its own
   size_t lent_ = 0;  // pieces
-  uint64_t written_ = 0, given_ = 0, read_ = 0, placed_ = 0;
+  uint64_t written_ = 0, given_ = 0, read_ = 0, placed_ = 0, placed_seen_ = 0;
   bool broken_ = false;
 };
 
@@ -773,6 +775,7 @@ class Run {
     if (way_ == Way::kStream) return;
     const auto held = end.qp->lock_exclusive();
     end.qp->lend(&out);
+    end.qp->transmitter().carrier_changed();
     if (way_ == Way::kDirect) end.qp->reach(&peer);
   }
   // A turn of each side, as Stream takes it.
@@ -803,9 +806,10 @@ class Run {
     (void)turn.end();
     return moved;
   }
-  bool receive(End& end, const Wire& out, Wire& in) {
+  bool receive(End& end, Wire& out, Wire& in) {
     const auto lock = end.qp->receive_side().lock_exclusive();
     Receiver& receiver = end.qp->receiver();
+    if (out.take_placed()) receiver.note_acknowledged();
     if (receiver.closed() || in.broken()) return in.discard();
     bool moved = false;
     if (!in.empty() && (!receiver.rnr_blocked() || receiver.reads_ahead())) {
@@ -816,7 +820,10 @@ class Run {
       if (!end.staging) end.staging = std::make_unique<StagingBuffer>();
       moved = done != 0;
     }
-    if (in.empty() && !receiver.rnr_blocked() && !receiver.mid_message()) moved |= in.note_placed();
+    if (in.empty() && !receiver.closed() && !receiver.rnr_blocked() && !receiver.mid_message()) {
+      moved |= in.note_placed();
+      end.qp->note_told_placed();
+    }
     return moved;
   }
 

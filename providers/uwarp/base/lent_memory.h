@@ -19,6 +19,8 @@ class LentMemory {
   /// How many bytes the peer has read of all that has ever been sent this way. Under the transmit
   /// side of the queue pair.
   virtual uint64_t read_bytes() const = 0;
+  /// How many of them it has placed and completed; 0: it does not tell. Any thread.
+  virtual uint64_t placed_bytes() const = 0;
 };
 
 }  // namespace uwarp

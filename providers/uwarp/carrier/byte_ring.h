@@ -28,6 +28,8 @@ struct RingControl {
   alignas(64) Atomic<uint64_t> head{0};  // generation and position behind what may be read
   Atomic<uint32_t> writer_cpu{0};        // on which it last wrote
   Atomic<uint32_t> withdrawn{0};         // its memory must not be read any more
+  Atomic<uint64_t> other_placed{0};      // bytes of the other ring that it has placed ...
+  Atomic<uint32_t> wants_placed{0};      // ... and that it wants to be told in the other one
   // By the reader.
   alignas(64) Atomic<uint64_t> tail{0};  // the same behind what has been read
   Atomic<uint32_t> can_pull{0};          // it reads the writer's memory at places that are named
@@ -91,8 +93,13 @@ class RingWriter {
   /// What was put may be read. True: the reader sleeps, and is to be woken.
   bool publish() {
     control_.head.store(at_.word(), std::memory_order_seq_cst);
-    return control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
-           control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+    return wakes_reader();
+  }
+  /// So many bytes of the other ring are placed and completed. True: as for publish(). By the
+  /// thread that reads that ring.
+  bool show_placed(uint64_t bytes) {
+    control_.other_placed.store(bytes, std::memory_order_seq_cst);
+    return wakes_reader();
   }
   /// We are about to sleep until there is room. False: the reader has moved on since poll().
   bool begin_sleep() {
@@ -142,6 +149,11 @@ class RingWriter {
   static constexpr uint32_t kNear = 8192;
   // What is left of the ring's end is skipped if no useful record fits.
   static constexpr uint32_t kLeast = 256;
+
+  bool wakes_reader() {
+    return control_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+           control_.reader_sleeps.exchange(0, std::memory_order_acq_rel) != 0;
+  }
 
   uint32_t offset() const { return at_.bytes & (size_ - 1); }
   void begin_again() {
@@ -232,6 +244,15 @@ class RingReader {
     control_.reader_sleeps.store(1, std::memory_order_seq_cst);
     return !poll() && !broken_;
   }
+  /// The writer has placed more of the other ring than at the last take_placed(). After poll() and
+  /// begin_sleep(): it shows that before what it writes behind it.
+  bool placed_more() const {
+    return control_.other_placed.load(std::memory_order_seq_cst) != other_placed_;
+  }
+  bool take_placed() {
+    const uint64_t placed = control_.other_placed.load(std::memory_order_seq_cst);
+    return std::exchange(other_placed_, placed) != placed;
+  }
   bool withdrawn() const { return control_.withdrawn.load(std::memory_order_acquire) != 0; }
 
  private:
@@ -276,6 +297,7 @@ class RingReader {
   uint32_t end_ = 0;   // of what is known to be there
   uint64_t head_ = 0;  // that said so
   uint64_t placed_ = 0;
+  uint64_t other_placed_ = 0;
   // The record under way.
   uint32_t left_ = 0;
   uint32_t steps_ = 0;

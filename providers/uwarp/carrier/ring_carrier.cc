@@ -72,7 +72,7 @@ bool RingCarrier::take_answer(bool pays) {
 void RingCarrier::set_muted(bool on) {
   quiet_.store(on, std::memory_order_seq_cst);
   if (on) return;
-  const bool came = !reader_.begin_sleep();
+  const bool came = !reader_.begin_sleep() || reader_.placed_more();
   out_.writer_sleeps.store(1, std::memory_order_seq_cst);
   if (came || waits_for_space_.load(std::memory_order_seq_cst) ||
       waits_for_place_.load(std::memory_order_seq_cst))
@@ -93,8 +93,12 @@ void RingCarrier::set_socket(int socket) {
   socket_ = socket;
 }
 
-void RingCarrier::note_placed() {
-  if (reader_.note_placed()) parts_->wakeup.ring();
+bool RingCarrier::note_placed() {
+  bool wakes = reader_.note_placed();
+  const bool wanted = in_.wants_placed.load(std::memory_order_relaxed) != 0;
+  if (wanted && writer_.show_placed(received_)) wakes = true;
+  if (wakes) parts_->wakeup.ring();
+  return wanted;
 }
 
 bool RingCarrier::await_settled() {
@@ -214,6 +218,7 @@ ssize_t RingCarrier::take(std::span<const iovec> buffer) {
   }
   if (!pull.empty() && (!pull.run() || reader_.withdrawn())) return -ECONNRESET;
   if (received != 0) {
+    received_ += received;
     if (reader_.release()) parts_->wakeup.ring();
     return static_cast<ssize_t>(received);
   }

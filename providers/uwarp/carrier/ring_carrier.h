@@ -87,8 +87,12 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
   }
-  /// All that has been received is placed and completed.
-  void note_placed();
+  /// All that has been received is placed and completed. True: the peer wanted to be told, and is.
+  bool note_placed();
+  /// From now on the peer tells how much it has placed, if it can.
+  void want_placed() { out_.wants_placed.store(1, std::memory_order_relaxed); }
+  /// It has placed more since the last call. After receive() has found nothing it will ring.
+  bool peer_placed() { return reader_.take_placed(); }
   /// ... which has not been said yet.
   bool unplaced() const { return reader_.unplaced(); }
   /// The peer has not read all that was sent.
@@ -116,6 +120,10 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   size_t give_back() override;
   /// A peer that writes into this ring itself may have any number named, and loses requests by it.
   uint64_t read_bytes() const override;
+  /// A hostile one loses no more by it than by read_bytes().
+  uint64_t placed_bytes() const override {
+    return in_.other_placed.load(std::memory_order_acquire);
+  }
 
   // ---- Any thread.
   /// send() found no room, and there may be some now; or what await_settled() waits for has come.
@@ -179,8 +187,9 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   uint64_t idle_at_ = ~uint64_t{0};  // position at the last trim()
   std::atomic<bool> lends_{false};   // some are lent
   bool withdrawn_ = false;
-  uint64_t written_ = 0;  // bytes of the stream
-  uint64_t given_ = 0;    // ... that send() has given back
+  uint64_t written_ = 0;   // bytes of the stream
+  uint64_t received_ = 0;  // of the other direction; receive side
+  uint64_t given_ = 0;     // ... that send() has given back
   std::atomic<bool> waits_for_space_{false};
   std::atomic<uint64_t> tail_seen_{0};
   RemoteUse use_;

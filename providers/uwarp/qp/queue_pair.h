@@ -153,6 +153,14 @@ class QueuePair {
   uint64_t peer_letter_number() const { return stream_.peer_letter_number; }
   /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
   void lend(LentMemory* lent) { stream_.lent = lent; }
+  /// A carrier that tells how much has been placed spares the Reads that acknowledge. Of an XRC
+  /// request nothing but the answer to such a Read says that it may complete.
+  bool wants_placed() const { return config_.acknowledged && !is_xrc(config_.transport); }
+  /// The peer has been told by the carrier what has been placed here. Receive side.
+  void note_told_placed() {
+    stream_.told_delivered.store(stream_.delivered.load(std::memory_order_relaxed),
+                                 std::memory_order_release);
+  }
   /// Of a carrier by which Reads and Writes need no thread of the peer; null: of none. Both sides
   /// held.
   void reach(RemoteMemory* remote) { stream_.remote = remote; }

@@ -21,6 +21,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   config = new_config;
   ord.store(new_config.ord, std::memory_order_relaxed);
   delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
+  told_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   peer_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);

@@ -219,6 +219,8 @@ class StreamState {
   /// The last message on queue 0 whose receive completion has been stored here, or is the next to
   /// be (XRC).
   std::atomic<uint32_t> delivered{0};
+  /// The same as far as the carrier has told the peer.
+  std::atomic<uint32_t> told_delivered{0};
   /// What the peer has said of ours: the MSN of DeliveredWrite, and kNextWaits.
   std::atomic<uint64_t> peer_delivered{0};
   static constexpr uint64_t kNextWaits = uint64_t{1} << 32;

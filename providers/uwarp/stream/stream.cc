@@ -164,6 +164,7 @@ bool Stream::join_ring(RingCarrier& ring) {
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
   qp_.lend(&ring);
+  if (qp_.wants_placed()) ring.want_placed();
   if (in_ != out_ || capture_ != nullptr || !qp_.may_go_directly()) return true;
   qp_.reach(&ring);
   gate_ = ring.gate();
@@ -174,8 +175,9 @@ bool Stream::join_ring(RingCarrier& ring) {
 
 // The peer begins with it once it has been told so, and all that came before by TCP is done.
 void Stream::note_placed() {
-  if (qp_.receiver().mid_message()) return;
-  ring_->note_placed();
+  const Receiver& receiver = qp_.receiver();
+  if (receiver.closed() || receiver.rnr_blocked() || receiver.mid_message()) return;
+  if (ring_->note_placed()) qp_.note_told_placed();
   if (!gate_due_ || !ring_->may_open_gate()) return;
   gate_due_ = false;
   qp_.open_gate(*gate_);
@@ -544,9 +546,15 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       return Found::kMore;  // an edge is told only once
     const std::span<const iovec> iovecs = qp_.receiver().next_iovecs(staging);
     const ssize_t count = read(iovecs);
+    // What has been read may be the answer to what has been placed.
+    if (on_ring() && ring_->peer_placed()) [[unlikely]] {
+      qp_.receiver().note_acknowledged();
+      received += sizeof(uint64_t);  // news, like an answer to a Read
+      answer = true;
+    }
     if (count <= 0) {
       if (count == -EAGAIN) {
-        if (on_ring() && !rnr_blocked && (gate_due_ || ring_->unplaced())) note_placed();
+        if (on_ring() && (gate_due_ || ring_->unplaced())) note_placed();
         return Found::kDrained;
       }
       if (rnr_blocked) {
@@ -579,6 +587,9 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     if (bytes < qp_.receiver().next_bytes() && hang_up_.load(std::memory_order_acquire) == 0 &&
         !on_ring())
       return Found::kDrained;
+    // In the roce persona the peer's requests wait for that. Else it is told when all has been
+    // read.
+    if (on_ring() && qp_.wants_placed()) note_placed();
     if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
   }

@@ -131,6 +131,7 @@ void SendCompleter::restart() {
   stream_.acknowledged.store(queue_.started(), std::memory_order_relaxed);
   delivered_position_ = queue_.started();
   reason_reported_ = false;
+  lent_from_.reset();
   peer_delivered_ = stream_.config.first_msn.previous().value;
 }
 
@@ -159,15 +160,19 @@ void SendCompleter::note_peer_delivered() {
   const uint32_t asked = retire_request_.asked();
   if (stream_.lent != nullptr && !retire_request_.granted(asked)) [[unlikely]]
     take_given_back();
-  if (acknowledging_.on()) [[unlikely]]
+  uint64_t placed = 0;
+  if (acknowledging_.on()) [[unlikely]] {
     note_peer_delivered();
+    placed = placed_position();
+  }
   const uint64_t gone = built ? batch_.built_position() : batch_.sent_position();
   while (queue_.retired() != queue_.started()) {
     const SendWqe& wqe = queue_.at(queue_.retired());
-    if (wqe.end_position.load(std::memory_order_relaxed) > gone) break;
+    const uint64_t end = wqe.end_position.load(std::memory_order_relaxed);
+    if (end > gone) break;
     if (awaits_answer(wqe.opcode) && !wqe.answered.load(std::memory_order_acquire)) break;
     if (acknowledging_.on() && !awaits_answer(wqe.opcode) && !is_local(wqe.opcode) &&
-        queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
+        end > placed && queue_.retired() >= stream_.acknowledged.load(std::memory_order_acquire) &&
         queue_.retired() >= delivered_position_)
       break;
     complete(queue_.retired(), WcStatus::kSuccess, 0);
@@ -192,6 +197,22 @@ void SendCompleter::take_given_back() {
   assert(stream_.mine.transmit());
   const size_t bytes = stream_.lent->give_back();
   if (bytes != 0) note_sent(bytes);
+}
+
+std::optional<uint64_t> SendCompleter::read_position() {
+  if (!lent_from_ || stream_.lent == nullptr) return std::nullopt;
+  take_given_back();
+  return *lent_from_ + stream_.lent->read_bytes();
+}
+
+// Before this position of the stream the peer has placed all, as far as the carrier tells. What
+// came before the carrier was placed before that.
+uint64_t SendCompleter::placed_position() {
+  if (!lent_from_ || stream_.lent == nullptr) return 0;
+  const uint64_t bytes = stream_.lent->placed_bytes();
+  if (bytes == 0) return 0;
+  acknowledging_.leave_to_carrier();
+  return *lent_from_ + bytes;
 }
 
 void SendCompleter::acknowledge_before(std::optional<uint64_t> stream_position) {

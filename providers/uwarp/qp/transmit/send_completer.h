@@ -28,11 +28,14 @@ class Acknowledging {
   /// time; without any there are no acknowledgements.
   void restart(bool wanted, uint16_t read_depth, uint64_t position) {
     read_depth_ = wanted ? read_depth : 0;
+    by_carrier_ = false;
     cover(position);
   }
   bool on() const { return read_depth_ != 0; }
   /// Nothing more is to be waited for.
   void stop() { read_depth_ = 0; }
+  /// The carrier tells what has been placed: no more Reads are needed.
+  void leave_to_carrier() { by_carrier_ = true; }
 
   void begin_batch() { batch_due_ = owed_; }
   /// What is before `position` is acknowledged by what has just been built, or needs no more.
@@ -49,14 +52,15 @@ class Acknowledging {
   /// (`pressed`).
   bool due(uint64_t started, uint32_t reads, bool request, bool pressed) const {
     const uint64_t open = started - covered_;
-    if (open == 0 || reads >= read_depth_) return false;
+    if (open == 0 || reads >= read_depth_ || by_carrier_) return false;
     if (request) return batch_due_;
     return owed_ || pressed;
   }
 
  private:
-  bool owed_ = false;        // a request behind covered_ wants its completion
-  bool batch_due_ = false;   // ... and was in an earlier batch
+  bool owed_ = false;       // a request behind covered_ wants its completion
+  bool batch_due_ = false;  // ... and was in an earlier batch
+  bool by_carrier_ = false;
   uint16_t read_depth_ = 0;  // 0: nothing is acknowledged
   uint64_t covered_ = 0;     // a Read has followed the requests before this position
 };
@@ -134,9 +138,10 @@ class SendCompleter {
 
   // Under the transmit side.
   Acknowledging acknowledging_;
-  uint64_t peer_delivered_ = 0;      // of our Sends, as far as it has been looked at
-  uint64_t delivered_position_ = 0;  // send requests before this one have been delivered
-  bool reason_reported_ = true;      // by a completion of this stream, or there is no stream
+  uint64_t peer_delivered_ = 0;        // of our Sends, as far as it has been looked at
+  uint64_t delivered_position_ = 0;    // send requests before this one have been delivered
+  bool reason_reported_ = true;        // by a completion of this stream, or there is no stream
+  std::optional<uint64_t> lent_from_;  // stream position behind which lent memory carries
 
   // Any thread.
   RetireRequest retire_request_;
@@ -177,6 +182,10 @@ class SendCompleter {
   void acknowledge_before(std::optional<uint64_t> stream_position);
   /// Lent memory: what the peer has read by now has gone.
   [[gnu::noinline]] void take_given_back();
+  /// Lent memory carries what is sent from now on.
+  void carrier_changed() { lent_from_ = batch_.sent_position(); }
+  /// Lent memory: how much of the stream the peer has read; nothing where another carrier is used.
+  std::optional<uint64_t> read_position();
   /// Nothing of this queue pair is under way, so that what is copied now comes behind it all.
   bool all_placed();
   /// The oldest requests that wait have been done without the carrier: completes them.
@@ -197,6 +206,7 @@ class SendCompleter {
   void note_placed();
   [[gnu::noinline, gnu::cold]] void raise_if_drained();
   [[gnu::noinline]] void note_peer_delivered();
+  uint64_t placed_position();
   void complete(uint64_t position, WcStatus status, uint32_t vendor_err);
   static constexpr uint64_t kNone = StreamFailure::kNoRequest;
   /// Completes all that is posted: these two with the failure's status, the rest as flushed. True

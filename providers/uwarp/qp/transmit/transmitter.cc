@@ -60,7 +60,6 @@ void Transmitter::restart() {
   reported_delivered_ = stream_.config.first_msn.previous();
   gathered_end_ = 0;
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
-  lent_from_.reset();
   peer_read_.reset();
   if (config_.script != nullptr) config_.script->restart();
   finished_.store(false, std::memory_order_release);
@@ -738,12 +737,8 @@ void Transmitter::withdraw() {
 void Transmitter::note_peer_end(uint64_t unread) {
   assert(stream_.mine.transmit());
   if (peer_read_) return;
-  if (lent_from_ && stream_.lent != nullptr) {
-    completer_.take_given_back();
-    peer_read_ = *lent_from_ + stream_.lent->read_bytes();
-  } else {
-    peer_read_ = batch_.sent_position() - std::min(unread, batch_.sent_position());
-  }
+  peer_read_ = completer_.read_position();
+  if (!peer_read_) peer_read_ = batch_.sent_position() - std::min(unread, batch_.sent_position());
 }
 
 void Transmitter::settle(bool peer_done, bool cut) {

@@ -46,7 +46,6 @@ class Transmitter {
   bool opened_ = false;         // RTR and magic are out
   bool switching_ = false;      // ... and the control Write behind which the carrier changes
   bool bound_windows_ = false;
-  std::optional<uint64_t> lent_from_;  // stream position behind which lent memory carries
   std::optional<uint64_t> peer_read_;  // ... which the peer had reached when it ended
 
   // ... the message under way, ...
@@ -103,7 +102,7 @@ class Transmitter {
   bool carrier_change_due() const { return switching_ && batch_.empty(); }
   void carrier_changed() {
     switching_ = false;
-    lent_from_ = batch_.sent_position();
+    completer_.carrier_changed();
   }
 
   /// What the last next_iovecs() holds is mostly of large messages.
@@ -244,8 +243,10 @@ class Transmitter {
   /// The peer is to be told what has been delivered here before it sees a message that takes a
   /// receive.
   bool delivery_due() const {
-    return stream_.reports_deliveries(config_) &&
-           stream_.delivered.load(std::memory_order_acquire) != reported_delivered_.value;
+    if (!stream_.reports_deliveries(config_)) return false;
+    const uint32_t delivered = stream_.delivered.load(std::memory_order_acquire);
+    return delivered != reported_delivered_.value &&
+           delivered != stream_.told_delivered.load(std::memory_order_acquire);
   }
   [[gnu::noinline]] void emit_delivered_write(bool next_waits = false);
 

@@ -136,6 +136,8 @@ TEST_F(Counted, FlushedWorkOfBothQueues) {
   pair.b.qp->to_error();
   EXPECT_EQ(of_a.transmit.flushed.get(), 3u);
   EXPECT_EQ(of_b.receive.flushed.get(), 2u);
+  for (const WorkCompletion& one : pair.b.receives()) EXPECT_EQ(one.vendor_err, 0u);
+  for (const WorkCompletion& one : pair.a.sends()) EXPECT_EQ(one.vendor_err, 0u);
   EXPECT_EQ(of_a.transmit.retired.get(), 3u);
 }
 

@@ -184,6 +184,8 @@ TEST_F(Datagrams, HeaderAndPayloadGoToTheWay) {
   EXPECT_EQ(done.status, WcStatus::kSuccess);
   EXPECT_EQ(done.opcode, WcOpcode::kSend);
   EXPECT_EQ(done.qp_num, 0x123456u);
+  EXPECT_EQ(slot.transmit.bytes.get(), 5u);
+  EXPECT_EQ(slot.transmit.messages[static_cast<size_t>(MessageKind::kSend)].get(), 1u);
 }
 
 TEST_F(Datagrams, AControlledQkeyStandsForTheOwnOne) {
@@ -685,6 +687,19 @@ TEST_F(Datagrams, AreLostOrDoubledOnArrivalAsAskedFor) {
   EXPECT_EQ(next(recv_cq).byte_len, kRoute + 3);
   EXPECT_EQ(next(recv_cq).byte_len, kRoute + 5);
   EXPECT_TRUE(none(recv_cq));
+}
+
+TEST_F(Datagrams, WhatWaitsBehindOneThatFailsIsFlushed) {
+  make("wc-error status=LOC_QP_OP_ERR nth=2");
+  ready();
+  path->room = 0;
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_EQ(send(id), 0);
+  path->room = 10;
+  go_on();
+  EXPECT_EQ(next(send_cq).status, WcStatus::kSuccess);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kLocQpOpErr);
+  EXPECT_EQ(next(send_cq).status, WcStatus::kWrFlushErr);
+  EXPECT_TRUE(none(send_cq));
 }
 
 TEST_F(Datagrams, FailAsAskedFor) {

@@ -415,4 +415,43 @@ TEST_F(OneSided, MemoryThatIsTakenAwayStaysAsItIs) {
   }
 }
 
+// One region shows two places in turn, while another thread writes to it all the time. What the key
+// leads to no more stays as it is.
+TEST_F(OneSided, MemoryThatIsExchangedStaysAsItIs) {
+  Pair pair(context());
+  approach(pair.a, pair.b.address());
+  if (HasFatalFailure()) return;
+  constexpr unsigned kZeroBased = kAll | IBV_ACCESS_ZERO_BASED;
+  Pages first(pair.b, kZeroBased), second(pair.b, kAll);
+  const Address target = {.gid = {}, .qpn = 0, .psn = 0, .memory = 0, .rkey = first.mr->rkey};
+  const uint64_t before = direct();
+  constexpr uint32_t kLength = 3000;
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    std::memset(pair.a.memory.data(), 1, kLength);
+    while (!over) {
+      EXPECT_EQ(pair.a.post_rdma(IBV_WR_RDMA_WRITE, 1, target, 0, kLength), 0);
+      EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_SUCCESS);
+      if (HasFailure()) return;
+    }
+  });
+  const std::vector<uint8_t> zeros(kLength, 0);
+  void *shown = first.at, *left = second.at;
+  const int count = rounds(2000);
+  for (int round = 0; round < count && !HasFailure(); ++round) {
+    const auto* const last = static_cast<volatile uint8_t*>(shown) + kLength - 1;
+    while (*last == 0 && !HasFailure()) std::this_thread::yield();
+    EXPECT_EQ(std::memcmp(left, zeros.data(), kLength), 0) << "in round " << round;
+    std::swap(shown, left);
+    EXPECT_EQ(ibv_rereg_mr(first.mr.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, shown,
+                           Pages::kBytes, 0),
+              0);
+    std::memset(left, 0, Pages::kBytes);
+  }
+  over = true;
+  writer.join();
+  EXPECT_EQ(first.mr->rkey, target.rkey);
+  EXPECT_GT(direct(), before);
+}
+
 }  // namespace

@@ -732,7 +732,9 @@ const Row kMemoryRows[] = {
        return outcome<ibv_dereg_mr>(ibv_reg_dm_mr(g.pd(), dm.get(), 0, 64, 0));
      }},
     {"ibv_reg_dmabuf_mr", EBADF, "no file",
-     [](Ground& g) { return outcome<ibv_dereg_mr>(ibv_reg_dmabuf_mr(g.pd(), 0, 64, 0, -1, 0)); }},
+     [](Ground& g) {
+       return outcome<ibv_dereg_mr>(ibv_reg_dmabuf_mr(g.pd(), 0, 64, 0, 1 << 20, 0));
+     }},
     {"ibv_reg_dmabuf_mr", EINVAL, "length 0",
      [](Ground& g) {
        const int fd = memfd_create("empty", 0);

@@ -283,9 +283,13 @@ Rows of_memory() {
        }},
       {"ibv_rereg_mr", "mr", "a null region", EINVAL, "libibverbs", rereg_null},
 
-      {"ibv_reg_dmabuf_mr", "fd", "-1", EBADF, "uverbs: REG_DMABUF_MR",
+      {"ibv_reg_dmabuf_mr", "fd", "-1, 0 bytes", EOPNOTSUPP, "NCCL, UCX: no memory of GPUs",
        [](Ground& g) {
-         return outcome<ibv_dereg_mr>(ibv_reg_dmabuf_mr(g.pd.get(), 0, 64, 0, -1, 0));
+         return outcome<ibv_dereg_mr>(ibv_reg_dmabuf_mr(g.pd.get(), 0, 0, 0, -1, 0));
+       }},
+      {"ibv_reg_dmabuf_mr", "fd", "closed", EBADF, "uverbs: REG_DMABUF_MR",
+       [](Ground& g) {
+         return outcome<ibv_dereg_mr>(ibv_reg_dmabuf_mr(g.pd.get(), 0, 64, 0, 1 << 20, 0));
        }},
       {"ibv_reg_dmabuf_mr", "length", "0", EINVAL, "core: ib_umem_dmabuf_get",
        [](Ground& g) { return reg_dmabuf(g, 0, 0, 0); }},

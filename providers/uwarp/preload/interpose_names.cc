@@ -51,8 +51,23 @@ ssize_t readlink_ours(const Resolved& target, char* buffer, size_t size) {
   return -1;
 }
 
+/// class/infiniband/NAME/device, or class/infiniband_verbs/NAME/device.
+bool is_place_on_bus(const char* below_root) {
+  constexpr char kName[] = "/device";
+  size_t length = strlen(below_root);
+  while (length != 0 && below_root[length - 1] == '/') --length;
+  constexpr size_t kLength = sizeof kName - 1;
+  return length > kLength && strncmp(below_root, "class/", 6) == 0 &&
+         strncmp(below_root + length - kLength, kName, kLength) == 0;
+}
+
 char* realpath_ours(const Resolved& target, const char* path, char* buffer) {
-  if (!is_node(target.kind)) return real_realpath(target.path, buffer);
+  if (!is_node(target.kind)) {
+    // NCCL, hwloc and UCX take what it resolves to for the adapter's place on the PCI bus. There is
+    // none, as with rxe and siw.
+    if (is_place_on_bus(target.below_root())) return errno = ENOENT, nullptr;
+    return real_realpath(target.path, buffer);
+  }
   const char* name = strrchr(path, '/');
   char whole[64];
   snprintf(whole, sizeof whole, "/dev/infiniband/%s", name == nullptr ? path : name + 1);

@@ -240,6 +240,8 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iov
                       int flags) {
   VerbsPd& pd = VerbsPd::of(base);
   if (const int error = pd.device.refusal()) return fail(error);
+  // So NCCL and UCX ask whether the memory of a GPU can be registered. All but this error is a yes.
+  if (fd == -1) return fail(EOPNOTSUPP);
   const uint32_t access = static_cast<uint32_t>(flags);
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||

@@ -152,6 +152,13 @@ TEST_F(Inside, SysClassIsRedirected) {
   char path[PATH_MAX];
   ASSERT_NE(realpath("/sys/class/infiniband/uwarp_lo/ports/1", path), nullptr);
   EXPECT_TRUE(std::string(path).ends_with("/class/infiniband/uwarp_lo/ports/1"));
+  // No place on a bus, but what lies in it can be read.
+  for (const char* place :
+       {"/sys/class/infiniband/uwarp_lo/device", "/sys/class/infiniband/uwarp_lo/device/"}) {
+    EXPECT_EQ(realpath(place, nullptr), nullptr);
+    EXPECT_EQ(errno, ENOENT);
+  }
+  EXPECT_NE(realpath("/sys/class/infiniband/uwarp_lo/device/numa_node", path), nullptr);
   dirent** entries = nullptr;
   const int count =
       scandir("/sys/class/infiniband/uwarp_lo/ports/1/gids", &entries, nullptr, nullptr);

@@ -178,6 +178,7 @@ bool take_congestion(const Setting&, Settings& settings, Text text) {
 }
 
 bool take_log(const Setting&, Settings& settings, Text text) {
+  settings.advice = text != "0";
   settings.log = text == "0" ? Text() : text;
   return true;
 }
@@ -196,9 +197,10 @@ bool take_port_range(const Setting&, Settings& settings, Text text) {
 }
 
 constexpr Setting kTable[] = {
-    {"UWARP_LOG", "0", "text",
-     "Log of events, one line each. 0: off. 1 or stderr: to standard error. Anything else: path "
-     "of a regular file to append to (symbolic links are refused).",
+    {"UWARP_LOG", "", "text",
+     "Log of events, one line each. Empty: off. 0: off, and no advice on standard error when the "
+     "persona lacks what the program asks for. 1 or stderr: to standard error. Anything else: "
+     "path of a regular file to append to (symbolic links are refused).",
      take_log},
     {"UWARP_NETDEVS", "", "NAME,NAME,...",
      "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
@@ -295,8 +297,9 @@ constexpr Setting kTable[] = {
      "docs/fault-injection.md describes them. If a rule is not understood, no device can be "
      "opened.",
      take_text<&Settings::fault>},
-    {"UWARP_STAT", "1", "0|1",
-     "0: uwarp-stat does not show this process. The counters in sysfs stay.",
+    {"UWARP_STAT", "1", "0|1|end",
+     "0: uwarp-stat does not show this process. The counters in sysfs stay. 1: it does. end: it "
+     "does, and a process that exits prints the totals of each device on standard error.",
      take_choice<&Settings::stat>},
     {"UWARP_PCAP", "", "text",
      "File for a capture of the connections, for Wireshark and tshark. %p in the name becomes the "

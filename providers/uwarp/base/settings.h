@@ -57,6 +57,8 @@ enum class Persona : uint8_t { kIwarp, kRoce };
 enum class CmOwner : uint8_t { kUwarp, kKernel };
 enum class CallCost : uint8_t { kMeasured, kCheap, kDear };
 enum class SharedCopies : uint8_t { kMeasured, kOne, kTwo };
+/// What uwarp-stat and the user see of the counters.
+enum class StatShown : uint8_t { kNothing, kWhileRunning, kAlsoAtEnd };
 
 /// Where verbs' 32 bits stand among the 8 bytes of Immediate Data (RFC 7306 6 does not say).
 enum class ImmediateHalf : uint8_t { kFirst, kLast };
@@ -73,6 +75,7 @@ struct PortRange {
 /// "not limited" or "automatic" where the table says so.
 struct Settings {
   std::string log;                   // UWARP_LOG: empty is off
+  bool advice = true;                // lines of advise() on stderr; UWARP_LOG=0 forbids them
   std::vector<std::string> netdevs;  // UWARP_NETDEVS: empty is all
   Persona persona = Persona::kIwarp;
   bool shared_memory = true;
@@ -100,10 +103,10 @@ struct Settings {
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;
   uint32_t rcvbuf_bytes = 0;
-  std::string fault;  // UWARP_FAULT: inject/fault_plan.h reads it
-  bool stat = true;   // UWARP_STAT
-  std::string pcap;   // UWARP_PCAP: empty is off
-  std::string trace;  // UWARP_TRACE: empty is off
+  std::string fault;                          // UWARP_FAULT: inject/fault_plan.h reads it
+  StatShown stat = StatShown::kWhileRunning;  // UWARP_STAT
+  std::string pcap;                           // UWARP_PCAP: empty is off
+  std::string trace;                          // UWARP_TRACE: empty is off
   /// The setting that keeps connections from leaving TCP for shared memory; null: none does. What
   /// is captured stays: Wireshark shall see nothing but iWARP.
   const char* why_only_tcp() const {

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/limits.h"
@@ -138,7 +139,7 @@ bool CmId::connect_fails(Lock<Mutex>& guard) {
 
 int CmId::datagrams_refused() const {
   if (!service_.datagram || is_roce()) return 0;
-  log_event("rdma_cm: iWARP has no datagrams; UWARP_PERSONA=roce has them");
+  advise(std::string("rdma_cm: no datagrams in the iwarp persona. ") + kAskForRoce);
   return EOPNOTSUPP;
 }
 

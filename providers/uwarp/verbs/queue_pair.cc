@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -33,7 +34,6 @@ struct QpType {
   Persona least;                       // ... in this persona
   const char* advice;
 };
-constexpr const char* kAskForRoce = "UWARP_PERSONA=roce has it";
 constexpr QpType kTypes[] = {
     {IBV_QPT_RC, "RC", Transport::kRc, Persona::kIwarp, ""},
     {IBV_QPT_UC, "UC", Transport::kUc, Persona::kRoce, ""},
@@ -60,9 +60,13 @@ int check_type(const ibv_context& context, const ibv_qp_type& type) {
   if (row == nullptr) return EINVAL;
   const Persona persona = settings().persona;
   if (row->transport && (row->least == Persona::kIwarp || persona == Persona::kRoce)) return 0;
-  log_event("%s: no queue pair of type %s in the %s persona. %s", context.device->name, row->name,
-            persona == Persona::kRoce ? "roce" : "iwarp",
-            row->transport ? kAskForRoce : row->advice);
+  const std::string refused = std::string(context.device->name) + ": no queue pair of type " +
+                              row->name + " in the " +
+                              (persona == Persona::kRoce ? "roce" : "iwarp") + " persona. ";
+  if (row->transport)
+    advise(refused + kAskForRoce);
+  else
+    log_event("%s%s", refused.c_str(), row->advice);
   return EOPNOTSUPP;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +78,8 @@ void print_help() {
       "  --roce          look like a RoCE v2 adapter (UWARP_PERSONA=roce), on both sides\n"
       "  --iwarp         look like an iWARP adapter (UWARP_PERSONA=iwarp)\n"
       "  --netdev NAME   only this network device (UWARP_NETDEVS); may be repeated: eth0,lo\n"
+      "  --profile NAME  take after an adapter (UWARP_PROFILE): irdma-like, mlx5-like, rxe, siw,\n"
+      "                  small, or a file with a slash in its name\n"
       "  --stat          print the totals of each process when it exits (UWARP_STAT=end)\n"
       "  --help          print this text\n"
       "  --version       print the version of uwarp\n"
@@ -89,18 +92,29 @@ void print_help() {
   uwarp::print_settings_help(stdout);
 }
 
-// A test with faults that are not understood would prove nothing, so nothing runs.
-bool faults_valid() {
-  const auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
-                                              [](const std::string&) {});
+/// The path instead of the name: the command may change its folder or its root before it asks.
+bool put_profile(uwarp::Settings& settings) {
+  std::string path;
+  const std::string error = uwarp::take_profile(settings, true, uwarp::own_folder(), path);
+  if (!error.empty()) std::fprintf(stderr, "uwarp-run: UWARP_PROFILE: %s\n", error.c_str());
+  if (!error.empty() || path.empty()) return error.empty();
+  char whole[PATH_MAX];
+  const char* const value = realpath(path.c_str(), whole) != nullptr ? whole : path.c_str();
+  return setenv("UWARP_PROFILE", value, 1) == 0;
+}
+
+// A test with faults or limits that are not understood would prove nothing, so nothing runs.
+bool settings_valid() {
+  auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
+                                        [](const std::string&) {});
   std::string error;
   (void)uwarp::FaultPlan::parse(settings.fault, error);
   if (!error.empty()) std::fprintf(stderr, "uwarp-run: UWARP_FAULT: %s\n", error.c_str());
-  return error.empty();
+  return error.empty() && put_profile(settings);
 }
 
 int run(char** command) {
-  if (!faults_valid()) return kExitUsage;
+  if (!settings_valid()) return kExitUsage;
   const std::string library = uwarp::find_preload();
   if (library.empty()) {
     std::fprintf(stderr, "uwarp-run: cannot find %s beside me or in %s\n", uwarp::kPreloadName,
@@ -134,7 +148,7 @@ class Options {
 
   bool put_into_environment() const {
     return put("UWARP_PERSONA", persona_) && put("UWARP_NETDEVS", netdevs_) &&
-           put("UWARP_STAT", stat_);
+           put("UWARP_STAT", stat_) && put("UWARP_PROFILE", profile_);
   }
 
  private:
@@ -145,6 +159,7 @@ class Options {
       std::string value;
       return take_value(word, equals, value) && take_netdev(value);
     }
+    if (name == "--profile") return take_value(word, equals, profile_);
     if (word == "--roce" || word == "--iwarp") return take_persona(std::string(word.substr(2)));
     if (word != "--stat") return complain("there is no option " + std::string(word));
     stat_ = "end";
@@ -190,6 +205,7 @@ class Options {
   std::string persona_;
   std::string netdevs_;
   std::string stat_;
+  std::string profile_;
 };
 
 }  // namespace

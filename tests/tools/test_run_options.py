@@ -10,7 +10,7 @@ import pytest
 import places
 
 ADVICE = "uwarp-run --roce (UWARP_PERSONA=roce) has it; set it on both sides"
-OF_OPTIONS = ("UWARP_PERSONA", "UWARP_NETDEVS", "UWARP_STAT", "UWARP_LOG")
+OF_OPTIONS = ("UWARP_PERSONA", "UWARP_NETDEVS", "UWARP_STAT", "UWARP_LOG", "UWARP_PROFILE")
 SHOWN = 'echo "$UWARP_PERSONA/$UWARP_NETDEVS/$UWARP_STAT"'
 
 

@@ -74,6 +74,7 @@ Engine::Engine()
     : stat_page_(settings().stat != StatShown::kNothing),
       capture_(Capture::create(settings().pcap)),
       trace_(TraceFile::create(settings().trace)),
+      regions_(settings().adapter.max_mr, settings().adapter.max_mw),
       one_processor_(has_one_processor()),
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
       poller_(progress_, one_processor_),

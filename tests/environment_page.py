@@ -19,7 +19,8 @@ HEAD = """# Environment variables
 
 Set them in front of the command: `UWARP_LOG=1 uwarp-run COMMAND`. If a value is not understood, uwarp prints one
 line on stderr and uses the default. `uwarp-run --help` and `man uwarp` say the same as this page, which
-`tests/environment_page.py` makes from the table in `providers/uwarp/base/settings.cc`.
+`tests/environment_page.py` makes from the table in `providers/uwarp/base/settings.cc`. The options of uwarp-run(1)
+(`--roce`, `--netdev`, ...) set some of them.
 
 | variable | values | default | meaning |
 | --- | --- | --- | --- |

@@ -94,7 +94,7 @@ def test_udaddy_is_refused_by_iwarp(start, net):
     env = {"UWARP_PERSONA": "iwarp", "UWARP_LOG": "stderr"}
     server = start(["udaddy"], net.server, env=env)
     assert server.wait() != 0
-    assert "UWARP_PERSONA=roce has them" in server.output, server
+    assert "uwarp-run --roce (UWARP_PERSONA=roce) has it" in server.output, server
 
 
 # On loopback rsockets have no device, here and with a kernel: the id that they bind gets none.

@@ -185,7 +185,7 @@ TEST_F(Limits, SharedWorkRequestsAndTheirElements) {
 TEST_F(Limits, CompletionsInAQueue) {
   Cq most(ibv_create_cq(context(), device().max_cqe, nullptr, nullptr, 0));
   ASSERT_NE(most, nullptr);
-  EXPECT_EQ(most->cqe, device().max_cqe);
+  EXPECT_GE(most->cqe, device().max_cqe);  // a power of two
   EXPECT_EQ(ibv_resize_cq(most.get(), device().max_cqe + 1), EINVAL);
   EXPECT_EQ(ibv_create_cq(context(), device().max_cqe + 1, nullptr, nullptr, 0), nullptr);
   EXPECT_EQ(errno, EINVAL);

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/fact.h"
 #include "base/mutex.h"
 #include "base/named_file.h"
 #include "base/process_lock.h"
@@ -138,6 +139,16 @@ void log_event(const char* format, ...) {
   // A lost log line is no error.
   if (fd >= 0) (void)!syscall(SYS_write, fd, line, size);
   errno = saved_errno;
+}
+
+void advise(const std::string& line) {
+  static constinit Fact<bool> given;
+  log_event("%s", line.c_str());
+  if (!settings().advice || is_stderr_name(settings().log)) return;
+  (void)given.get([&] {
+    complain_on_stderr("uwarp: " + line + " (UWARP_LOG=0 hides this line)");
+    return true;
+  });
 }
 
 }  // namespace uwarp

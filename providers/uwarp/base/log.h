@@ -28,4 +28,13 @@ inline bool log_enabled() {
 /// Longer lines than 1,000 bytes are cut. Any thread.
 void log_event(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+/// Logs an event after which the program probably gives up, and names the setting that would help.
+/// Also without a log the first one of a process is printed on standard error, unless UWARP_LOG=0
+/// says that no log is wanted. Any thread.
+void advise(const std::string& line);
+
+/// Ends the lines about what only that persona has.
+inline constexpr const char* kAskForRoce =
+    "uwarp-run --roce (UWARP_PERSONA=roce) has it; set it on both sides";
+
 }  // namespace uwarp

@@ -17,6 +17,7 @@
 
 #include "base/fact.h"
 #include "base/limits.h"
+#include "base/profile_file.h"
 
 namespace uwarp {
 
@@ -178,6 +179,7 @@ bool take_congestion(const Setting&, Settings& settings, Text text) {
 }
 
 bool take_log(const Setting&, Settings& settings, Text text) {
+  settings.advice = text != "0";
   settings.log = text == "0" ? Text() : text;
   return true;
 }
@@ -196,9 +198,10 @@ bool take_port_range(const Setting&, Settings& settings, Text text) {
 }
 
 constexpr Setting kTable[] = {
-    {"UWARP_LOG", "0", "text",
-     "Log of events, one line each. 0: off. 1 or stderr: to standard error. Anything else: path "
-     "of a regular file to append to (symbolic links are refused).",
+    {"UWARP_LOG", "", "text",
+     "Log of events, one line each. Empty: off. 0: off, and no advice on standard error when the "
+     "persona lacks what the program asks for. 1 or stderr: to standard error. Anything else: "
+     "path of a regular file to append to (symbolic links are refused).",
      take_log},
     {"UWARP_NETDEVS", "", "NAME,NAME,...",
      "Network devices that become RDMA devices, separated by commas (eth0,lo). Empty: all that "
@@ -209,6 +212,13 @@ constexpr Setting kTable[] = {
      "applications that refuse iWARP or need UD, UC or XRC queue pairs. Set the same on both "
      "sides.",
      take_choice<&Settings::persona>},
+    {"UWARP_PROFILE", "", "text",
+     "The adapter that a device takes after: its limits, which are enforced, its names and its "
+     "counters. irdma-like, mlx5-like, rxe, siw or small (the least of everything), or a file, "
+     "with a slash in its name. Empty: uwarp's own. A profile may also say the persona, unless "
+     "UWARP_PERSONA does. docs/profiles.md describes them. If it is not understood, no device can "
+     "be opened.",
+     take_text<&Settings::profile>},
     {"UWARP_ROCE_ACK", "1", "0|1",
      "In the roce persona, 1: a Send or Write completes when the peer has placed it, as with "
      "InfiniBand. 0: when the kernel has taken it, as with iWARP.",
@@ -295,8 +305,9 @@ constexpr Setting kTable[] = {
      "docs/fault-injection.md describes them. If a rule is not understood, no device can be "
      "opened.",
      take_text<&Settings::fault>},
-    {"UWARP_STAT", "1", "0|1",
-     "0: uwarp-stat does not show this process. The counters in sysfs stay.",
+    {"UWARP_STAT", "1", "0|1|end",
+     "0: uwarp-stat does not show this process. The counters in sysfs stay. 1: it does. end: it "
+     "does, and a process that exits prints the totals of each device on standard error.",
      take_choice<&Settings::stat>},
     {"UWARP_PCAP", "", "text",
      "File for a capture of the connections, for Wireshark and tshark. %p in the name becomes the "
@@ -371,12 +382,30 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
   return settings;
 }
 
+std::string take_profile(Settings& settings, bool persona_given, const std::string& folder,
+                         std::string& path) {
+  if (settings.profile.empty()) return {};
+  ProfileFile file = ProfileFile::read(settings.profile, folder);
+  path = file.path;
+  settings.profile_valid = file.error.empty();
+  if (!settings.profile_valid) return file.error;
+  settings.adapter = std::move(file.profile);
+  if (!persona_given) settings.persona = settings.adapter.persona.value_or(settings.persona);
+  return {};
+}
+
 const Settings& settings() {
   static constinit Fact<Settings> parsed;
   return parsed.get([] {
     const int saved_errno = errno;
-    Settings made =
-        parse_settings([](const char* name) { return secure_getenv(name); }, complain_on_stderr);
+    const auto lookup = [](const char* name) -> const char* { return secure_getenv(name); };
+    Settings made = parse_settings(lookup, complain_on_stderr);
+    const char* const persona = lookup("UWARP_PERSONA");
+    std::string path;
+    const std::string wrong =
+        take_profile(made, persona != nullptr && *persona != '\0', own_library_folder(), path);
+    if (!wrong.empty())
+      complain_on_stderr("uwarp: UWARP_PROFILE: " + wrong + "; no device can be opened");
     errno = saved_errno;
     return made;
   });

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/adapter_profile.h"
+
 namespace uwarp {
 
 // Prefixes of IP addresses, and the list of peers that may connect (UWARP_ALLOW).
@@ -53,10 +55,11 @@ class AllowList {
   std::optional<std::vector<AddressPrefix>> prefixes_;
 };
 
-enum class Persona : uint8_t { kIwarp, kRoce };
 enum class CmOwner : uint8_t { kUwarp, kKernel };
 enum class CallCost : uint8_t { kMeasured, kCheap, kDear };
 enum class SharedCopies : uint8_t { kMeasured, kOne, kTwo };
+/// What uwarp-stat and the user see of the counters.
+enum class StatShown : uint8_t { kNothing, kWhileRunning, kAlsoAtEnd };
 
 /// Where verbs' 32 bits stand among the 8 bytes of Immediate Data (RFC 7306 6 does not say).
 enum class ImmediateHalf : uint8_t { kFirst, kLast };
@@ -73,8 +76,12 @@ struct PortRange {
 /// "not limited" or "automatic" where the table says so.
 struct Settings {
   std::string log;                   // UWARP_LOG: empty is off
+  bool advice = true;                // lines of advise() on stderr; UWARP_LOG=0 forbids them
   std::vector<std::string> netdevs;  // UWARP_NETDEVS: empty is all
   Persona persona = Persona::kIwarp;
+  std::string profile;        // UWARP_PROFILE: empty is uwarp's own
+  AdapterProfile adapter;     // ... as its file says
+  bool profile_valid = true;  // or else no device can be opened
   bool shared_memory = true;
   bool roce_ack = true;
   CmOwner cm = CmOwner::kUwarp;
@@ -100,10 +107,10 @@ struct Settings {
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;
   uint32_t rcvbuf_bytes = 0;
-  std::string fault;  // UWARP_FAULT: inject/fault_plan.h reads it
-  bool stat = true;   // UWARP_STAT
-  std::string pcap;   // UWARP_PCAP: empty is off
-  std::string trace;  // UWARP_TRACE: empty is off
+  std::string fault;                          // UWARP_FAULT: inject/fault_plan.h reads it
+  StatShown stat = StatShown::kWhileRunning;  // UWARP_STAT
+  std::string pcap;                           // UWARP_PCAP: empty is off
+  std::string trace;                          // UWARP_TRACE: empty is off
   /// The setting that keeps connections from leaving TCP for shared memory; null: none does. What
   /// is captured stays: Wireshark shall see nothing but iWARP.
   const char* why_only_tcp() const {
@@ -133,6 +140,12 @@ std::span<const Setting> settings_table();
 /// that may connect is not understood, none may.
 Settings parse_settings(const std::function<const char*(const char* name)>& lookup,
                         const std::function<void(const std::string& line)>& complain);
+
+/// Reads the file of `settings.profile` into `settings.adapter`. `persona_given`: UWARP_PERSONA
+/// says which one, not the profile. `folder`: of the library or program that asks. Returns what is
+/// wrong, or an empty text; the path of the file in `path`.
+std::string take_profile(Settings& settings, bool persona_given, const std::string& folder,
+                         std::string& path);
 
 /// The process's settings: read from the environment once, at the first call; a program with more
 /// rights than its user (setuid) reads nothing and has the defaults. Any thread.

@@ -37,10 +37,12 @@ inline uint16_t with_reserve(uint16_t depth, bool acknowledged) {
 inline uint16_t without_reserve(uint16_t depth, bool acknowledged) {
   return acknowledged && depth > 0 ? depth - 1 : depth;
 }
-/// Depth as rdma_cm can carry it, when the peer has named none or more than we have.
-inline uint16_t offered_depth(bool on_wire, uint16_t depth) {
-  if (!on_wire) return kMaxRdAtom;
-  return std::min<uint16_t>(without_reserve(depth, settings().acknowledged()), kMaxRdAtom);
+/// Depth as rdma_cm can carry it, when the peer has named none or more than `most`, which is what
+/// we have.
+inline uint16_t offered_depth(bool on_wire, uint16_t depth, uint32_t most) {
+  const auto limit = static_cast<uint16_t>(most);
+  if (!on_wire) return limit;
+  return std::min(without_reserve(depth, settings().acknowledged()), limit);
 }
 
 class Connection;

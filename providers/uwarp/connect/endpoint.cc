@@ -441,8 +441,9 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   peer_depth_ = config.ord;
   if (!cm_owned_ && verbs_state_ == QpState::kRts)
     config.ord = std::min<uint16_t>(config.ord, attributes_.max_rd_atomic);
-  config.ord = std::min<uint16_t>(config.ord, kMaxRdAtom);
-  config.ird = std::min<uint16_t>(config.ird, kMaxReadDepth);
+  const AdapterProfile& most = settings().adapter;
+  config.ord = std::min<uint16_t>(config.ord, most.max_qp_init_rd_atom);
+  config.ird = std::min(config.ird, most.max_read_depth());
   config.read_depth = std::min<uint16_t>(config.read_depth, kMaxReadDepth);
   const QpConfig& parts = qp_.config();
   const bool sends_only = parts.transport == Transport::kXrcSend;
@@ -463,7 +464,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
   if (cm_owned_ && settings().persona != Persona::kRoce) {
     attributes_.max_rd_atomic = static_cast<uint8_t>(config.ord);
     attributes_.max_dest_rd_atomic =
-        static_cast<uint8_t>(std::min<uint32_t>(config.ird, kMaxRdAtom));
+        static_cast<uint8_t>(std::min<uint32_t>(config.ird, most.max_qp_rd_atom));
   }
   describe_connection(config, connection);
   return true;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "base/settings.h"
 
 namespace uwarp {
 namespace {
@@ -212,18 +213,19 @@ QpChange change_of(const QpToChange& qp, const ibv_qp_attr& attributes, int mask
 int check_attributes(const ibv_qp_attr& attr, int mask) {
   if ((mask & ~kKnownMask) != 0) return EOPNOTSUPP;
   if ((mask & kRefusedMask) != 0) return EINVAL;
+  const AdapterProfile& most = settings().adapter;
   const auto bad = [mask](int bit, bool in_range) { return (mask & bit) != 0 && !in_range; };
   return bad(IBV_QP_STATE, raw_value(attr.qp_state) <= IBV_QPS_ERR) ||
                  bad(IBV_QP_CUR_STATE, raw_value(attr.cur_qp_state) <= IBV_QPS_ERR) ||
                  bad(IBV_QP_PORT, attr.port_num == kPort) ||
                  bad(IBV_QP_PKEY_INDEX, attr.pkey_index == 0) ||
                  bad(IBV_QP_PATH_MTU, raw_value(attr.path_mtu) >= IBV_MTU_256 &&
-                                          raw_value(attr.path_mtu) <= IBV_MTU_4096) ||
+                                          raw_value(attr.path_mtu) <= most.max_mtu) ||
                  // There is one path, which is where every queue pair has migrated to.
                  bad(IBV_QP_PATH_MIG_STATE, raw_value(attr.path_mig_state) == IBV_MIG_MIGRATED) ||
                  bad(IBV_QP_DEST_QPN, attr.dest_qp_num <= kNumber24Bits) ||
-                 bad(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= kMaxRdAtom) ||
-                 bad(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= kMaxRdAtom) ||
+                 bad(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= most.max_qp_init_rd_atom) ||
+                 bad(IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= most.max_qp_rd_atom) ||
                  bad(IBV_QP_TIMEOUT, attr.timeout < 32) ||
                  bad(IBV_QP_RETRY_CNT, attr.retry_cnt < 8) ||
                  bad(IBV_QP_RNR_RETRY, attr.rnr_retry < 8) ||

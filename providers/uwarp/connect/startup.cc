@@ -115,7 +115,7 @@ void ActiveStartup::on_connected() {
   config.crc = asks_for_crc();
   config.ird = with_reserve(parameters_.responder_resources, options_.acknowledged);
   config.ord = with_reserve(parameters_.initiator_depth, options_.acknowledged);
-  config.ird_limit = kMaxReadDepth;
+  config.ird_limit = settings().adapter.max_read_depth();
   config.private_data = parameters_.private_data;
   state_.emplace<Requesting>(config);
 }

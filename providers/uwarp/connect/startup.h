@@ -22,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/settings.h"
 #include "connect/connection_events.h"
 #include "connect/connection_socket.h"
 #include "net/ip_address.h"
@@ -195,9 +196,11 @@ class PassiveStartup {
     const MpaStartFrame& request = responder_.request();
     const auto data = responder_.private_data();
     // What may fail comes first.
-    parameters_ = {.responder_resources = offered_depth(request.enhanced, request.ord),
-                   .initiator_depth = offered_depth(request.enhanced, request.ird),
-                   .private_data = {data.begin(), data.end()}};
+    const AdapterProfile& most = settings().adapter;
+    parameters_ = {
+        .responder_resources = offered_depth(request.enhanced, request.ord, most.max_qp_rd_atom),
+        .initiator_depth = offered_depth(request.enhanced, request.ird, most.max_qp_init_rd_atom),
+        .private_data = {data.begin(), data.end()}};
     state_ = Requested{};
     return verdict;
   }

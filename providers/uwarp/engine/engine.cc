@@ -71,9 +71,10 @@ bool has_one_processor() {
 }  // namespace
 
 Engine::Engine()
-    : stat_page_(settings().stat),
+    : stat_page_(settings().stat != StatShown::kNothing),
       capture_(Capture::create(settings().pcap)),
       trace_(TraceFile::create(settings().trace)),
+      regions_(settings().adapter.max_mr, settings().adapter.max_mw),
       one_processor_(has_one_processor()),
       progress_(one_processor_ ? Progress::kOnOneProcessor : Progress::kBesideOthers),
       poller_(progress_, one_processor_),
@@ -99,6 +100,8 @@ void Engine::at_exit() {
   if (engine == nullptr) return;
   engine->progress_.stop_helper(&engine->trunks_);
   if (engine->trace_ != nullptr) engine->trace_->finish();
+  if (settings().stat != StatShown::kAlsoAtEnd) return;
+  for (const std::string& line : engine->stat_page_.totals_at_exit()) complain_on_stderr(line);
 }
 
 NetWatch& Engine::net_watch() {

@@ -85,13 +85,14 @@ RegionFault check_place(const MemoryRegion& region, const RegionShape& shape, Ta
 
 }  // namespace
 
-RegionTable::RegionTable()
+RegionTable::RegionTable(uint32_t max_regions, uint32_t max_windows)
     : cipher_(SipKey{random_word(), random_word()}),
       chunks_(std::make_unique<std::atomic<Chunk*>[]>(kChunkCount)),
-      free_regions_(kMaxMr),
+      free_regions_(max_regions),
       free_own_(kMaxOwnMr),
-      free_windows_(kMaxMw) {
+      free_windows_(max_windows) {
   static_assert(kMaxMr + kMaxOwnMr + kMaxMw < kChunkSlots * kChunkCount);
+  assert(max_regions <= kMaxMr && max_windows <= kMaxMw);
 }
 
 RegionTable::~RegionTable() {

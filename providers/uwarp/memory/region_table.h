@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/mutex.h"
 #include "base/random.h"
 #include "base/result.h"
@@ -56,7 +57,8 @@ struct WindowBinding {
 /// All regions of the process. Registration and removal take a lock; look-ups take none.
 class RegionTable {
  public:
-  RegionTable();
+  /// Most regions and windows of the application.
+  explicit RegionTable(uint32_t max_regions = kMaxMr, uint32_t max_windows = kMaxMw);
   ~RegionTable();
 
   /// Enters [address, address + length_bytes) with tagged offsets from `first`. The memory stays

@@ -47,6 +47,29 @@ std::string_view name_of(const DeviceSlot& slot) {
   return {slot.name, strnlen(slot.name, sizeof slot.name)};
 }
 
+uint64_t all_messages(const auto& direction) {
+  uint64_t sum = 0;
+  for (const Counter& kind : direction.messages) sum += kind.get();
+  return sum;
+}
+
+std::string amount(uint64_t count, const char* one) {
+  return std::to_string(count) + ' ' + one + (count == 1 ? "" : "s");
+}
+
+/// The words are those of uwarp-stat(1).
+std::string line_of(std::string_view device, const DeviceTotals& t) {
+  return "uwarp: " + std::string(program_invocation_short_name) + '[' +
+         std::to_string(syscall(SYS_getpid)) + "] " + std::string(device) + ": sent " +
+         amount(t.transmit.bytes.get(), "byte") + " in " +
+         amount(all_messages(t.transmit), "message") + ", received " +
+         amount(t.receive.bytes.get(), "byte") + " in " +
+         amount(all_messages(t.receive), "message") + "; " +
+         amount(t.stream.connections.get(), "connection") + ", " +
+         amount(t.stream.failures.get(), "failure") + ", WAITS " +
+         std::to_string(t.transmit.waits.get()) + ", HELD " + std::to_string(t.receive.held.get());
+}
+
 template <typename Source, typename Target>
 void add_all(const Source& from, Target& to) {
   add_up(from.transmit, to.transmit);
@@ -117,9 +140,12 @@ void StatPage::note_used_locked(PageTable which, uint32_t used) {
 }
 
 DeviceTotals StatPage::totals(std::string_view verbs_name) {
-  DeviceTotals sum;
   const Lock guard(mutex_);
-  const uint32_t index = device_locked(verbs_name);
+  return totals_locked(device_locked(verbs_name));
+}
+
+DeviceTotals StatPage::totals_locked(uint32_t index) {
+  DeviceTotals sum;
   const auto& device = slot<DeviceSlot>(index);
   sum.link_downs = device.link_downs.get();
   add_all(device, sum);
@@ -131,6 +157,16 @@ DeviceTotals StatPage::totals(std::string_view verbs_name) {
   for (const QueuePairSlot* live : homeless_)
     if (belongs_to(*live, index)) add_all(*live, sum);
   return sum;
+}
+
+std::vector<std::string> StatPage::totals_at_exit() {
+  std::vector<std::string> lines;
+  if (!mutex_.try_lock()) return lines;
+  const Lock guard(mutex_, std::adopt_lock);
+  const uint32_t used = used_[static_cast<size_t>(PageTable::kDevices)];
+  for (uint32_t i = 0; i < used; ++i)
+    lines.push_back(line_of(name_of(slot<DeviceSlot>(i)), totals_locked(i)));
+  return lines;
 }
 
 void StatPage::note_link(std::string_view verbs_name, bool up) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <unordered_set>
@@ -40,6 +41,9 @@ class StatPage {
   /// Index of the device's slot, made at first use; the last slot is shared by those beyond.
   uint32_t device(std::string_view verbs_name);
   DeviceTotals totals(std::string_view verbs_name);
+  /// The totals of each device as a line for people. None if another thread holds the lock: exit()
+  /// may have interrupted it, or this one.
+  std::vector<std::string> totals_at_exit();
   /// The device's port is up or down. May be repeated: only a change from up to down is counted.
   void note_link(std::string_view verbs_name, bool up);
 
@@ -79,6 +83,7 @@ class StatPage {
     return reinterpret_cast<Slot*>(memory_ + table_offset(kTable))[index];
   }
   uint32_t device_locked(std::string_view verbs_name) REQUIRES(mutex_);
+  DeviceTotals totals_locked(uint32_t device) REQUIRES(mutex_);
   void note_used_locked(PageTable which, uint32_t used) REQUIRES(mutex_);
   uint32_t take_index_locked(PageTable which) REQUIRES(mutex_);
 

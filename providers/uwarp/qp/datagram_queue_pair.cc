@@ -20,9 +20,9 @@ uint8_t packet_type(std::span<const std::byte> route) {
 }
 
 /// Why no datagram can be made of it.
-std::optional<WcStatus> refusal(const SendWqe& wqe) {
+std::optional<WcStatus> refusal(const SendWqe& wqe, uint32_t max_bytes) {
   if (!DatagramQueuePair::has_target(wqe.opcode)) return WcStatus::kLocQpOpErr;
-  if (wqe.length_bytes > kMaxDatagramBytes) return WcStatus::kLocLenErr;
+  if (wqe.length_bytes > max_bytes) return WcStatus::kLocLenErr;
   return std::nullopt;
 }
 
@@ -31,9 +31,10 @@ std::optional<WcStatus> refusal(const SendWqe& wqe) {
 DatagramQueuePair::DatagramQueuePair(const QpConfig& config)
     : config_(config),
       slot_(*config.slot),
-      sends_({config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
-              config.extensions},
-             *config.send_cq),
+      sends_(
+          {config.max_send_wr, config.max_send_sge, config.max_inline_bytes, config.signal_all,
+           config.extensions, true, config.atomics, config.max_read_sge, config.max_message_bytes},
+          *config.send_cq),
       target_mask_(std::bit_ceil(uint64_t{std::max(config.max_send_wr, 1u)}) - 1),
       targets_(std::make_unique<DatagramTarget[]>(target_mask_ + 1)),
       own_receives_(config.shares_receives() ? 0 : config.max_recv_wr, config.max_recv_sge),
@@ -77,7 +78,7 @@ int DatagramQueuePair::post_send_locked(const SendRequest& request, const Datagr
 // False: there is no room.
 bool DatagramQueuePair::send_one(uint64_t position, const DatagramTarget& target) {
   const SendWqe& wqe = sends_.at(position);
-  if (const auto why = refusal(wqe)) [[unlikely]]
+  if (const auto why = refusal(wqe, config_.max_datagram_bytes)) [[unlikely]]
     return fail_send(position, *why);
   if (!sends_.gather(position, *config_.regions, *config_.domain, 0, payload_)) [[unlikely]]
     return fail_send(position, WcStatus::kLocProtErr);

@@ -8,10 +8,12 @@
 #include <span>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "counters/page_layout.h"
 #include "counters/trace_sink.h"
 #include "inject/fault_script.h"
 #include "memory/region_table.h"
+#include "protocol/wire/datagram_header.h"
 #include "qp/completion_queue.h"
 #include "qp/receive_queue.h"
 #include "qp/xrc_domain.h"
@@ -109,6 +111,10 @@ struct QpConfig {
   uint32_t max_send_sge = 1;
   uint32_t max_recv_sge = 1;
   uint32_t max_inline_bytes = 0;
+  uint32_t max_read_sge = kMaxSgeRead;
+  uint32_t max_message_bytes = kMaxMessageBytes;
+  uint32_t max_datagram_bytes = kMaxDatagramBytes;
+  bool atomics = true;  // may be posted
   bool signal_all = false;
   /// Sends and Writes complete once the peer has placed them: a zero-length Read without a
   /// completion follows each batch, and its answer says so. For applications that rely on

@@ -21,13 +21,11 @@ bool inline_allowed(SendOpcode opcode) {
          opcode == SendOpcode::kSendWithImm || is_write(opcode);
 }
 
-constexpr size_t kOpcodes = static_cast<size_t>(SendOpcode::kMaskedFetchAdd) + 1;
-using Refusals = std::array<uint8_t, kOpcodes>;
-
 // EOPNOTSUPP for what iWARP cannot say, or what is switched off; EINVAL for what the transport
 // lacks (ibv_post_send(3)). RFC 7306-1.1-c.
-constexpr uint8_t refusal(SendOpcode opcode, bool extensions, bool answers) {
-  if (awaits_answer(opcode) && !answers) return EINVAL;
+uint8_t refusal(SendOpcode opcode, const SendQueue::Shape& shape) {
+  if (awaits_answer(opcode) && !shape.answers) return EINVAL;
+  if (is_atomic(opcode) && !shape.atomics) return EOPNOTSUPP;
   switch (opcode) {
     case SendOpcode::kSend:
     case SendOpcode::kSendWithInvalidate:
@@ -42,21 +40,11 @@ constexpr uint8_t refusal(SendOpcode opcode, bool extensions, bool answers) {
     case SendOpcode::kFetchAdd:
     case SendOpcode::kMaskedCompareSwap:
     case SendOpcode::kMaskedFetchAdd:
-      return extensions ? 0 : EOPNOTSUPP;
+      return shape.extensions ? 0 : EOPNOTSUPP;
     default:
       return EOPNOTSUPP;
   }
 }
-
-constexpr Refusals refusals(bool extensions, bool answers) {
-  Refusals all{};
-  for (size_t i = 0; i < kOpcodes; ++i)
-    all[i] = refusal(static_cast<SendOpcode>(i), extensions, answers);
-  return all;
-}
-
-constexpr Refusals kRefusals[2][2] = {{refusals(false, false), refusals(false, true)},
-                                      {refusals(true, false), refusals(true, true)}};
 
 }  // namespace
 
@@ -82,10 +70,19 @@ WcOpcode completion_opcode(SendOpcode opcode) {
   }
 }
 
+SendQueue::Rules SendQueue::rules_of(const Shape& shape) {
+  Rules rules;
+  for (size_t i = 0; i < kOpcodes; ++i) {
+    const auto opcode = static_cast<SendOpcode>(i);
+    const bool read = opcode == SendOpcode::kRead;
+    const uint32_t sges = read ? std::min(shape.max_sge, shape.max_read_sge) : shape.max_sge;
+    rules[i] = {refusal(opcode, shape), static_cast<uint8_t>(sges)};
+  }
+  return rules;
+}
+
 SendQueue::SendQueue(const Shape& shape, const CompletionQueue& completions)
-    : shape_(shape),
-      refusals_(kRefusals[shape.extensions][shape.answers].data()),
-      completions_(completions) {
+    : shape_(shape), rules_(rules_of(shape)), completions_(completions) {
   const uint64_t slots = std::bit_ceil(static_cast<uint64_t>(std::max(shape.depth, 1u)));
   mask_ = slots - 1;
   ring_ = std::make_unique<SendWqe[]>(slots);
@@ -97,13 +94,14 @@ SendQueue::SendQueue(const Shape& shape, const CompletionQueue& completions)
 int SendQueue::check(const SendRequest& request) const {
   const auto opcode = static_cast<size_t>(request.opcode);
   if (opcode >= kOpcodes) return EOPNOTSUPP;
-  if (int error = refusals_[opcode]) return error;
+  if (int error = rules_[opcode].refusal) return error;
   const bool inlined = request.flags & kSendInline;
   if (inlined && !inline_allowed(request.opcode)) return EINVAL;
   if (is_local(request.opcode) && !request.sges.empty()) return EINVAL;
   // Inline data leaves no SGEs behind, so only its bytes count against the queue's shape.
-  if (request.sges.size() > (inlined ? kMaxSge : shape_.max_sge)) return EINVAL;
-  if (request.sges.bytes > (inlined ? shape_.max_inline_bytes : kMaxMessageBytes)) return EINVAL;
+  if (request.sges.size() > (inlined ? kMaxSge : rules_[opcode].max_sge)) return EINVAL;
+  if (request.sges.bytes > (inlined ? shape_.max_inline_bytes : shape_.max_message_bytes))
+    return EINVAL;
   return 0;
 }
 

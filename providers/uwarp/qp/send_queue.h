@@ -8,6 +8,7 @@
 //   Positions count requests and never wrap (64 bits).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cassert>
 #include <cstddef>
@@ -78,11 +79,22 @@ class SendQueue {
     bool signal_all = false;
     bool extensions = true;  // of RFC 7306
     bool answers = true;     // Reads and atomics
+    bool atomics = true;
+    uint32_t max_read_sge = kMaxSgeRead;
+    uint32_t max_message_bytes = kMaxMessageBytes;
   };
 
  private:
   const Shape shape_;
-  const uint8_t* const refusals_;  // of each opcode: 0 or an errno
+  /// What may be asked of an opcode.
+  struct Rule {
+    uint8_t refusal;  // 0 or an errno
+    uint8_t max_sge;
+  };
+  static constexpr size_t kOpcodes = static_cast<size_t>(SendOpcode::kMaskedFetchAdd) + 1;
+  using Rules = std::array<Rule, kOpcodes>;
+  static Rules rules_of(const Shape& shape);
+  const Rules rules_;
   const CompletionQueue& completions_;
   TraceSink* trace_ = nullptr;
   uint32_t trace_name_ = 0;

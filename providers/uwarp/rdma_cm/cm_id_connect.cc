@@ -4,11 +4,13 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/settings.h"
 #include "connect/qp_attributes.h"
 #include "inject/process_faults.h"
 #include "net/net_watch.h"
@@ -29,14 +31,20 @@ constexpr size_t kConnectionEvents = 3;
 constinit CachedDeviceScan request_scan;
 
 /// librdmacm checks what it echoes against the device's limits, and keeps 8 bits.
-uint8_t clamp_depth(uint16_t depth) {
-  return static_cast<uint8_t>(std::min<uint32_t>(depth, kMaxRdAtom));
+uint8_t clamp_depth(uint16_t depth, uint32_t most) {
+  return static_cast<uint8_t>(std::min<uint32_t>(depth, most));
+}
+
+/// Reads of the peer, then those of this side.
+void clamp_depths(auto& to, const auto& from) {
+  const AdapterProfile& most = settings().adapter;
+  to.responder_resources = clamp_depth(from.responder_resources, most.max_qp_rd_atom);
+  to.initiator_depth = clamp_depth(from.initiator_depth, most.max_qp_init_rd_atom);
 }
 
 ConnectParameters parameters_of(const rdma_ucm_conn_param& from) {
   ConnectParameters parameters;
-  parameters.responder_resources = clamp_depth(from.responder_resources);
-  parameters.initiator_depth = clamp_depth(from.initiator_depth);
+  clamp_depths(parameters, from);
   const auto* bytes = reinterpret_cast<const std::byte*>(from.private_data);
   parameters.private_data.assign(bytes, bytes + from.private_data_len);
   return parameters;
@@ -52,8 +60,7 @@ void fill(auto& to, std::span<const std::byte> private_data) {
 
 void fill(rdma_ucm_conn_param& to, const ConnectParameters& from) {
   fill(to, from.private_data);
-  to.responder_resources = clamp_depth(from.responder_resources);
-  to.initiator_depth = clamp_depth(from.initiator_depth);
+  clamp_depths(to, from);
 }
 
 }  // namespace
@@ -138,7 +145,7 @@ bool CmId::connect_fails(Lock<Mutex>& guard) {
 
 int CmId::datagrams_refused() const {
   if (!service_.datagram || is_roce()) return 0;
-  log_event("rdma_cm: iWARP has no datagrams; UWARP_PERSONA=roce has them");
+  advise(std::string("rdma_cm: no datagrams in the iwarp persona. ") + kAskForRoce);
   return EOPNOTSUPP;
 }
 
@@ -224,7 +231,7 @@ void CmId::datagram_established(const ConnectParameters& peer) {
 // Of the accepting side's queue pair the peer's retry_count would be the one, which is not on the
 // wire; its own is without effect, as with InfiniBand.
 void CmId::note_parameters_locked(const rdma_ucm_conn_param& parameters) {
-  depths_ = {clamp_depth(parameters.responder_resources), clamp_depth(parameters.initiator_depth)};
+  clamp_depths(depths_, parameters);
   if (!is_roce()) return;
   retries_.rnr_retry = std::min(parameters.rnr_retry_count, kMostRetries);
   if (state_ != CmIdState::kConnecting) return;

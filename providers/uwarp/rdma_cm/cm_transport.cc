@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "base/fork.h"
@@ -94,10 +95,8 @@ class EngineTransport : public CmTransport {
     CmEndpoint found{engine.endpoints().find(Qpn{wanted.number}), nullptr};
     if (found.endpoint == nullptr) {
       if (wanted.device == nullptr) {
-        log_event(
-            "rdma_cm: there is no queue pair of number %u; iWARP connects queue pairs only, "
-            "UWARP_PERSONA=roce also ids without one",
-            wanted.number);
+        advise("rdma_cm: there is no queue pair of number " + std::to_string(wanted.number) +
+               ", and the iwarp persona connects no id without one. " + kAskForRoce);
         return Error{EINVAL};
       }
       auto silent = SilentQueuePair::create(engine, *wanted.device);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/settings.h"
 #include "net/net_device.h"
 #include "observe/stat_page.h"
 #include "sysfs/tree_files.h"
@@ -26,7 +27,8 @@ namespace uwarp {
 std::vector<std::string> tree_folders();
 
 /// Files of one device folder, path below class/infiniband/<name> -> content. Pure.
-std::map<std::string, std::string> device_files(const NetDevice& device, bool roce);
+std::map<std::string, std::string> device_files(const NetDevice& device, bool roce,
+                                                const AdapterProfile& profile = settings().adapter);
 /// Those of class/infiniband_verbs/<uverbsN>.
 std::map<std::string, std::string> uverbs_files(const NetDevice& device);
 
@@ -36,7 +38,7 @@ struct CounterFile {
   uint64_t (*value)(const DeviceTotals& totals) = nullptr;
 };
 /// By its path below the tree's root; without a value when it is none.
-CounterFile counter_file(std::string_view path);
+CounterFile counter_file(std::string_view path, const AdapterProfile& profile = settings().adapter);
 
 class SysfsTree {
  public:

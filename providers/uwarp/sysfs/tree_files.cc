@@ -8,8 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 
 #include "events/raw_fds.h"
@@ -170,6 +172,12 @@ std::string guid_text(uint64_t guid) {
   return text;
 }
 
+std::string hex_text(uint32_t number) {
+  char text[16];
+  snprintf(text, sizeof text, "%x\n", number);
+  return text;
+}
+
 std::string gid_text(const IpAddress& gid) {
   std::string text;
   for (size_t i = 0; i < IpAddress::kBytes; i += 2) {
@@ -258,19 +266,43 @@ constexpr CounterRow kCounters[] = {
     {kHardware, "flushed_receives", [](const Totals& t) { return t.receive.flushed.get(); }},
 };
 
+constexpr bool names_are_those_of_profiles() {
+  return std::equal(std::begin(kCounters), std::end(kCounters), std::begin(kCounterNames),
+                    std::end(kCounterNames),
+                    [](const CounterRow& row, std::string_view name) { return row.name == name; });
+}
+static_assert(names_are_those_of_profiles());
+
+uint64_t (*value_of(std::string_view name))(const Totals&) {
+  for (const CounterRow& row : kCounters)
+    if (row.name == name) return row.value;
+  return nothing;
+}
+
+/// A profile that names counters of the hardware has these and no others.
+bool is_shown(const CounterRow& row, const AdapterProfile& profile) {
+  return row.folder != kHardware || profile.hw_counters.empty();
+}
+
+void put_counters(const AdapterProfile& profile, std::map<std::string, std::string>& files) {
+  for (const CounterRow& row : kCounters)
+    if (is_shown(row, profile)) files[std::string(row.folder) + row.name] = "0\n";
+  for (const auto& [name, source] : profile.hw_counters)
+    files[std::string(kHardware) + name] = "0\n";
+}
+
 }  // namespace
 
-std::map<std::string, std::string> device_files(const NetDevice& device, bool roce) {
+std::map<std::string, std::string> device_files(const NetDevice& device, bool roce,
+                                                const AdapterProfile& profile) {
   std::map<std::string, std::string> files = {
       // RNIC or channel adapter; libibverbs reads the number.
       {"node_type", roce ? "1: CA\n" : "4: RNIC\n"},
       {"node_guid", guid_text(device.guid())},
       {"sys_image_guid", guid_text(device.guid())},
       {"node_desc", device.verbs_name + '\n'},
-      {"fw_ver", UWARP_VERSION "\n"},
-      {"hw_rev", "0\n"},
-      {"hca_type", "uwarp\n"},
-      {"board_id", "uwarp\n"},
+      {"fw_ver", profile.firmware() + '\n'},
+      {"hw_rev", hex_text(profile.hw_ver)},
       // The plugin takes only devices with this file, so that no foreign one of our name is its.
       {"uwarp", device.name + '\n'},
       // As adapters have it: which netdev belongs to the device.
@@ -279,7 +311,7 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
       {"ports/1/link_layer", "Ethernet\n"},
       {"ports/1/state", device.running ? "4: ACTIVE\n" : "1: DOWN\n"},
       {"ports/1/phys_state", device.running ? "5: LinkUp\n" : "3: Disabled\n"},
-      {"ports/1/rate", "40 Gb/sec (4X QDR)\n"},
+      {"ports/1/rate", profile.rate() + '\n'},
       {"ports/1/lid", "0x0\n"},
       {"ports/1/sm_lid", "0x0\n"},
       {"ports/1/sm_sl", "0\n"},
@@ -294,7 +326,10 @@ std::map<std::string, std::string> device_files(const NetDevice& device, bool ro
     files["ports/1/gid_attrs/types/" + index] = "RoCE v2\n";
     if (i < device.gids.size()) files["ports/1/gid_attrs/ndevs/" + index] = device.name + '\n';
   }
-  for (const CounterRow& row : kCounters) files[std::string(row.folder) + row.name] = "0\n";
+  // Adapters that have no such name have no such file.
+  if (!profile.hca_type.empty()) files["hca_type"] = profile.hca_type + '\n';
+  if (!profile.board_id.empty()) files["board_id"] = profile.board_id + '\n';
+  put_counters(profile, files);
   return files;
 }
 
@@ -306,17 +341,22 @@ std::map<std::string, std::string> uverbs_files(const NetDevice& device) {
   };
 }
 
-CounterFile counter_file(std::string_view path) {
+CounterFile counter_file(std::string_view path, const AdapterProfile& profile) {
   constexpr std::string_view prefix = "class/infiniband/";
   if (!path.starts_with(prefix)) return {};
   path.remove_prefix(prefix.size());
   const size_t slash = path.find('/');
   if (slash == std::string_view::npos) return {};
+  const std::string device(path.substr(0, slash));
   const std::string_view below = path.substr(slash + 1);
   for (const CounterRow& row : kCounters) {
-    if (below.starts_with(row.folder) && below.substr(row.folder.size()) == row.name)
-      return {std::string(path.substr(0, slash)), row.value};
+    if (is_shown(row, profile) && below.starts_with(row.folder) &&
+        below.substr(row.folder.size()) == row.name)
+      return {device, row.value};
   }
+  if (!below.starts_with(kHardware)) return {};
+  for (const auto& [name, source] : profile.hw_counters)
+    if (below.substr(kHardware.size()) == name) return {device, value_of(source)};
   return {};
 }
 

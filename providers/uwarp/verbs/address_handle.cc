@@ -100,7 +100,7 @@ ibv_ah* create_ah(ibv_pd* base, ibv_ah_attr* attr) {
   }
   ah->destination.traffic_class = attr->grh.traffic_class;
   ah->destination.hop_limit = attr->grh.hop_limit;
-  if (!DeviceContext::take_place(device.ah_count, kMaxAh)) return fail(ENOMEM);
+  if (!DeviceContext::take_place(device.ah_count, settings().adapter.max_ah)) return fail(ENOMEM);
   pd.user_made();
   ah->give_handle(pd.context, handles.next());
   ah->pd = &pd;

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/serial_numbers.h"
+#include "base/settings.h"
 #include "os/clock.h"
 #include "verbs/boundary.h"
 #include "verbs/status_map.h"
@@ -60,7 +61,7 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
   static constinit SerialNumbers<uint32_t> handles;
   DeviceContext& device = DeviceContext::of(context);
   if (const int error = device.refusal()) return fail(error);
-  if (entries < 1 || entries > kMaxCqe) return fail(EINVAL);
+  if (entries < 1 || entries > settings().adapter.max_cqe) return fail(EINVAL);
   if (vector < 0 || vector >= context->num_comp_vectors) return fail(EINVAL);
   std::shared_ptr<EventChannel> events;
   if (channel != nullptr) {
@@ -69,7 +70,7 @@ VerbsCq* make_cq(ibv_context* context, int64_t entries, ibv_comp_channel* channe
   }
   auto cq =
       std::make_unique<VerbsCq>(device, static_cast<uint32_t>(entries), std::move(events), options);
-  if (!DeviceContext::take_place(device.cq_count, kMaxCq)) return fail(ENOMEM);
+  if (!DeviceContext::take_place(device.cq_count, settings().adapter.max_cq)) return fail(ENOMEM);
   cq->give_handle(context, handles.next());
   cq->base.cqe = static_cast<int>(cq->queue.capacity());
   return cq.release();
@@ -83,7 +84,7 @@ ibv_cq* create_cq(ibv_context* context, int entries, ibv_comp_channel* channel, 
 int resize_cq(ibv_cq* base, int entries) {
   VerbsCq& cq = VerbsCq::of(base, AskedBy::kWrite);
   if (const int error = cq.device.refusal()) return error;
-  if (entries < 1 || static_cast<uint32_t>(entries) > kMaxCqe) return EINVAL;
+  if (entries < 1 || static_cast<uint32_t>(entries) > settings().adapter.max_cqe) return EINVAL;
   if (int error = cq.queue.resize(static_cast<uint32_t>(entries))) return error;
   base->cqe = static_cast<int>(cq.queue.capacity());
   return 0;

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/settings.h"
 #include "connect/endpoint.h"
 #include "events/raw_fds.h"
 #include "os/clock.h"
@@ -197,7 +198,7 @@ void DeviceContext::stop_watching() {
 int DeviceContext::open(ibv_context* context) {
   auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
   tail->context = nullptr;
-  if (!ProcessFaults::setting_valid()) return EINVAL;
+  if (!ProcessFaults::setting_valid() || !settings().profile_valid) return EINVAL;
   const char* name = context->device->name;
   std::shared_ptr<const NetDevice> device = net_devices()->by_verbs_name(name);
   if (device == nullptr) device = refresh_net_devices()->by_verbs_name(name);

@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "base/serial_numbers.h"
+#include "base/settings.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
@@ -46,7 +47,7 @@ int copy_from(void* to, ibv_dm* base, uint64_t offset, size_t length) {
 bool take_bytes(DeviceContext& device, uint64_t bytes) {
   uint64_t taken = device.dm_bytes.load(std::memory_order_relaxed);
   do {
-    if (bytes > kMaxDeviceMemoryBytes - taken) return false;
+    if (bytes > settings().adapter.max_dm_size - taken) return false;
   } while (!device.dm_bytes.compare_exchange_weak(taken, taken + bytes));
   return true;
 }
@@ -59,7 +60,7 @@ ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
   DeviceContext& device = DeviceContext::of(context);
   if (attr->comp_mask != 0 || attr->length == 0 || attr->log_align_req > kLargestLogAlignment)
     return fail(EINVAL);
-  if (attr->length > kMaxDeviceMemoryBytes) return fail(ENOMEM);
+  if (attr->length > settings().adapter.max_dm_size) return fail(ENOMEM);
   const size_t alignment = size_t{1} << attr->log_align_req;
   const size_t bytes = attr->length + alignment;  // enough for an aligned start
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

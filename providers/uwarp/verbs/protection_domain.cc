@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/serial_numbers.h"
+#include "base/settings.h"
 #include "verbs/boundary.h"
 
 namespace uwarp {
@@ -24,7 +25,7 @@ ibv_pd* alloc_pd(ibv_context* context) {
   DeviceContext& device = DeviceContext::of(context);
   if (const int error = device.refusal()) return fail(error);
   auto pd = std::make_unique<VerbsPd>(device);
-  if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
+  if (!DeviceContext::take_place(device.pd_count, settings().adapter.max_pd)) return fail(ENOMEM);
   pd->give_handle(context, pd->domain.handle = handles.next());
   return pd.release();
 }
@@ -52,7 +53,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* i
   if (&plain.device != &device) return fail(EINVAL);
   VerbsTd* thread = init->td != nullptr ? &VerbsTd::of(init->td) : nullptr;
   auto parent = std::make_unique<VerbsPd>(plain, thread);
-  if (!DeviceContext::take_place(device.pd_count, kMaxPd)) return fail(ENOMEM);
+  if (!DeviceContext::take_place(device.pd_count, settings().adapter.max_pd)) return fail(ENOMEM);
   plain.domain.users.fetch_add(1, std::memory_order_relaxed);
   if (thread != nullptr) thread->users.fetch_add(1, std::memory_order_relaxed);
   parent->give_handle(context, handles.next());

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -33,7 +34,6 @@ struct QpType {
   Persona least;                       // ... in this persona
   const char* advice;
 };
-constexpr const char* kAskForRoce = "UWARP_PERSONA=roce has it";
 constexpr QpType kTypes[] = {
     {IBV_QPT_RC, "RC", Transport::kRc, Persona::kIwarp, ""},
     {IBV_QPT_UC, "UC", Transport::kUc, Persona::kRoce, ""},
@@ -60,9 +60,13 @@ int check_type(const ibv_context& context, const ibv_qp_type& type) {
   if (row == nullptr) return EINVAL;
   const Persona persona = settings().persona;
   if (row->transport && (row->least == Persona::kIwarp || persona == Persona::kRoce)) return 0;
-  log_event("%s: no queue pair of type %s in the %s persona. %s", context.device->name, row->name,
-            persona == Persona::kRoce ? "roce" : "iwarp",
-            row->transport ? kAskForRoce : row->advice);
+  const std::string refused = std::string(context.device->name) + ": no queue pair of type " +
+                              row->name + " in the " +
+                              (persona == Persona::kRoce ? "roce" : "iwarp") + " persona. ";
+  if (row->transport)
+    advise(refused + kAskForRoce);
+  else
+    log_event("%s%s", refused.c_str(), row->advice);
   return EOPNOTSUPP;
 }
 
@@ -88,7 +92,8 @@ int find_parts(const ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, const ibv
 /// some inline data is always possible, and XRC has one direction.
 ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
   ibv_qp_init_attr init = asked;
-  init.cap.max_inline_data = std::max(init.cap.max_inline_data, kLeastInline);
+  const uint32_t least_inline = std::min(kLeastInline, settings().adapter.max_inline_data);
+  init.cap.max_inline_data = std::max(init.cap.max_inline_data, least_inline);
   if (init.qp_type == IBV_QPT_XRC_RECV) init.cap = {};
   if (init.srq != nullptr || init.qp_type == IBV_QPT_XRC_SEND)
     init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
@@ -99,7 +104,9 @@ ibv_qp_init_attr granted(const ibv_qp_init_attr& asked) {
 uint64_t operations_of(const ibv_qp_type& type) {
   const Transport transport = *find_type(type)->transport;
   if (transport == Transport::kUc) return kUnansweredOperations;
-  return transport == Transport::kUd ? kDatagramOperations : kBatchOperations;
+  if (transport == Transport::kUd) return kDatagramOperations;
+  return settings().adapter.has_atomics() ? kBatchOperations
+                                          : kBatchOperations & ~kAtomicOperations;
 }
 
 QpConfig config_of(VerbsQp& qp) {
@@ -125,6 +132,11 @@ QpConfig config_of(VerbsQp& qp) {
   config.max_send_sge = qp.init.cap.max_send_sge;
   config.max_recv_sge = qp.init.cap.max_recv_sge;
   config.max_inline_bytes = qp.init.cap.max_inline_data;
+  const AdapterProfile& profile = settings().adapter;
+  config.max_read_sge = profile.max_sge_rd;
+  config.max_message_bytes = profile.max_msg_sz;
+  config.max_datagram_bytes = std::min(profile.mtu_bytes(), profile.max_msg_sz);
+  config.atomics = profile.has_atomics();
   config.acknowledged = settings().acknowledged() && !is_unreliable(config.transport);
   config.immediate_in_last_half = settings().immediate == ImmediateHalf::kLast;
   config.signal_all = qp.init.sq_sig_all != 0;
@@ -175,16 +187,18 @@ int take_endpoint(VerbsQp& qp) {
 ibv_qp* make_qp(ibv_context* context, ibv_pd* pd, ibv_xrcd* xrcd, ibv_qp_init_attr& init,
                 uint64_t operations = 0) {
   const ibv_qp_cap& cap = init.cap;
-  if (cap.max_send_wr > kMaxQpWr || cap.max_send_sge > kMaxSge || cap.max_inline_data > kMaxInline)
+  const AdapterProfile& most = settings().adapter;
+  if (cap.max_send_wr > most.max_qp_wr || cap.max_send_sge > most.max_sge ||
+      cap.max_inline_data > most.max_inline_data)
     return fail(EINVAL);
-  if (init.srq == nullptr && (cap.max_recv_wr > kMaxQpWr || cap.max_recv_sge > kMaxSge))
+  if (init.srq == nullptr && (cap.max_recv_wr > most.max_qp_wr || cap.max_recv_sge > most.max_sge))
     return fail(EINVAL);
   QpParts parts;
   if (int error = find_parts(context, pd, xrcd, init, parts)) return fail(error);
   DeviceContext& device = DeviceContext::of(context);
   if (const int error = device.refusal()) return fail(error);
   auto qp = std::make_unique<VerbsQp>(device, parts, granted(init), operations);
-  if (device.qp_count > kMaxQp) return fail(ENOMEM);
+  if (device.qp_count > most.max_qp) return fail(ENOMEM);
   qp->base.pd = pd;  // as given, also where it has no meaning
   if (const int error = take_endpoint(*qp)) return fail(error);
   qp->device.add(qp.get());

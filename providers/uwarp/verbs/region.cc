@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/settings.h"
 #include "events/raw_fds.h"
 #include "memory/fault_safe_copy.h"
 #include "os/clock.h"
@@ -162,6 +163,7 @@ ibv_mw* alloc_mw(ibv_pd* base, ibv_mw_type type) {
   if (const int error = pd.device.refusal()) return fail(error);
   const unsigned number = raw_value(type);
   if (number != IBV_MW_TYPE_1 && number != IBV_MW_TYPE_2) return fail(EINVAL);
+  if (settings().adapter.max_mw == 0) return fail(EOPNOTSUPP);
   RegionTable& table = pd.device.engine().regions();
   auto window = table.add_window(
       pd.domain, number == IBV_MW_TYPE_1 ? RegionKind::kWindowType1 : RegionKind::kWindowType2);
@@ -245,7 +247,7 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* base, uint64_t offset, size_t length, uint64_t iov
   const uint32_t access = static_cast<uint32_t>(flags);
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if ((access & ~kKnownAccess) != 0 || length == 0 || offset % page != iova % page ||
-      wraps(offset, length) || wraps(iova, length))
+      wraps(offset, length) || wraps(iova, length) || length > settings().adapter.max_mr_size)
     return fail(EINVAL);
   if (int error = check_region_access(access)) return fail(error);
   struct stat file;
@@ -337,6 +339,7 @@ constexpr uint32_t kFlushAccess = 1u << 8 | 1u << 9;
 /// on demand by another calculation. All memory on demand is named by address 0.
 int check_range(uintptr_t address, size_t length, bool on_demand) {
   const bool implicit = on_demand && length == SIZE_MAX;
+  if (!implicit && length > settings().adapter.max_mr_size) return EINVAL;
   if (implicit) return address == 0 ? 0 : EINVAL;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const bool beyond = wraps(address, length) || wraps(address + length, page - 1);

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/serial_numbers.h"
+#include "base/settings.h"
 #include "connect/endpoint.h"
 #include "verbs/boundary.h"
 #include "verbs/post.h"
@@ -39,13 +40,16 @@ ibv_srq* make_srq(ibv_pd* base, ibv_srq_attr& attr, ibv_xrcd* xrcd = nullptr,
   static constinit SerialNumbers<uint32_t> handles(kFirstSharedQueue);
   VerbsPd& pd = VerbsPd::of(base);
   if (const int error = pd.device.refusal()) return fail(error);
-  if (attr.max_wr < 1 || attr.max_wr > kMaxSrqWr || attr.max_sge > kMaxSrqSge) return fail(EINVAL);
+  const AdapterProfile& most = settings().adapter;
+  if (most.max_srq == 0) return fail(EOPNOTSUPP);
+  if (attr.max_wr < 1 || attr.max_wr > most.max_srq_wr || attr.max_sge > most.max_srq_sge)
+    return fail(EINVAL);
   auto srq = std::make_unique<VerbsSrq>(pd, attr);
   srq->give_handle(pd.context, srq->number = handles.next());
   srq->base.pd = base;
   srq->type = IBV_SRQT_BASIC;
   if (xrcd != nullptr) srq->enter_domain(VerbsXrcd::of(xrcd), VerbsCq::of(cq));
-  if (!DeviceContext::take_place(pd.device.srq_count, kMaxSrq)) return fail(ENOMEM);
+  if (!DeviceContext::take_place(pd.device.srq_count, most.max_srq)) return fail(ENOMEM);
   pd.user_made();
   return &srq.release()->base;
 }
@@ -107,7 +111,7 @@ int modify_srq(ibv_srq* base, ibv_srq_attr* attr, int mask) {
   if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) return EINVAL;
   SharedReceiveQueue& queue = VerbsSrq::of(base, AskedBy::kWrite).queue;
   if ((mask & IBV_SRQ_MAX_WR) != 0) {
-    if (attr->max_wr < 1 || attr->max_wr > kMaxSrqWr) return EINVAL;
+    if (attr->max_wr < 1 || attr->max_wr > settings().adapter.max_srq_wr) return EINVAL;
     // All is changed, or nothing.
     if ((mask & IBV_SRQ_LIMIT) != 0 && attr->srq_limit > attr->max_wr) return EINVAL;
     if (int error = queue.resize(attr->max_wr)) return error;

@@ -23,10 +23,11 @@ inline constexpr uint64_t kBatchOperations =
     IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
     IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
     IBV_QP_EX_WITH_SEND_WITH_INV;
+inline constexpr uint64_t kAtomicOperations =
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 /// ... where nothing is answered.
 inline constexpr uint64_t kUnansweredOperations =
-    kBatchOperations & ~uint64_t{IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD};
+    kBatchOperations & ~(uint64_t{IBV_QP_EX_WITH_RDMA_READ} | kAtomicOperations);
 
 /// The same for datagrams.
 inline constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

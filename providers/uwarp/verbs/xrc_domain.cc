@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -70,7 +71,7 @@ void SharedXrcDomain::close(SharedEndpoint& shared, QpEventListener& opener) {
 
 int check_xrc(const ibv_context& context) {
   if (settings().persona == Persona::kRoce) return 0;
-  log_event("%s: no XRC in the iwarp persona. UWARP_PERSONA=roce has it", context.device->name);
+  advise(std::string(context.device->name) + ": no XRC in the iwarp persona. " + kAskForRoce);
   return EOPNOTSUPP;
 }
 

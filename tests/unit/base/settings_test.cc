@@ -218,6 +218,10 @@ TEST(Settings, EmptyValues) {
   EXPECT_EQ(parsed.settings.congestion, "");
   EXPECT_EQ(parse({{"UWARP_CONGESTION", "system"}}).settings.congestion, "");
   EXPECT_EQ(parse({{"UWARP_LOG", "0"}}).settings.log, "");
+  // Off by choice is more than off: no advice either.
+  EXPECT_TRUE(parse({}).settings.advice);
+  EXPECT_TRUE(parse({{"UWARP_LOG", ""}}).settings.advice);
+  EXPECT_FALSE(parse({{"UWARP_LOG", "0"}}).settings.advice);
 }
 
 // The table itself: names are unique, and each default is a value that its row accepts.
@@ -247,6 +251,26 @@ TEST(Settings, HelpNamesEveryVariableInNarrowLines) {
     EXPECT_LE(end - at, 79u) << help.substr(at, end - at);
     at = end + 1;
   }
+}
+
+TEST(Settings, ProfileSetsThePersonaUnlessTheVariableDoes) {
+  char name[] = "/tmp/uwarp-profile-XXXXXX";
+  const int file = mkstemp(name);
+  ASSERT_EQ(write(file, "persona = roce\nmax_qp = 5\n", 26), 26);
+  close(file);
+  for (const bool given : {false, true}) {
+    Settings settings = parse({{"UWARP_PROFILE", name}}).settings;
+    std::string path;
+    EXPECT_EQ(take_profile(settings, given, "/", path), "");
+    EXPECT_EQ(path, name);
+    EXPECT_EQ(settings.adapter.max_qp, 5u);
+    EXPECT_EQ(settings.persona, given ? Persona::kIwarp : Persona::kRoce);
+  }
+  unlink(name);
+  Settings settings = parse({{"UWARP_PROFILE", name}}).settings;
+  std::string path;
+  EXPECT_NE(take_profile(settings, false, "/", path), "");
+  EXPECT_FALSE(settings.profile_valid);
 }
 
 }  // namespace

@@ -56,6 +56,13 @@ bool allow_address_sanitizer() {
   return setenv("ASAN_OPTIONS", value.c_str(), 1) == 0;
 }
 
+/// NCCL 2.28 joins all devices that have no place on the PCI bus, and then finds none of them
+/// (graph/topo.cc); 2.28.7 and 2.28.9 call a null plugin where no device is of mlx5
+/// (plugin/net.cc). Choices of the user's stay.
+bool allow_nccl() {
+  return setenv("NCCL_NET_MERGE_LEVEL", "LOC", 0) == 0 && setenv("NCCL_GIN_TYPE", "2", 0) == 0;
+}
+
 void raise_open_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -121,7 +128,8 @@ int run(char** command) {
                  uwarp::install_folder());
     return kExitUsage;
   }
-  if (!preload_into_environment(library) || !allow_address_sanitizer()) return kExitUsage;
+  if (!preload_into_environment(library) || !allow_address_sanitizer() || !allow_nccl())
+    return kExitUsage;
   raise_open_files();
   execvp(command[0], command);
   const int error = errno;

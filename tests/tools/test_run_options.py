@@ -37,6 +37,15 @@ def test_options_are_variables(options, shown):
     assert run(*options, "sh", "-c", SHOWN) == (0, shown + "\n", "")
 
 
+@pytest.mark.parametrize("env, shown", [
+    ({}, "LOC/2"),
+    ({"NCCL_NET_MERGE_LEVEL": "PIX", "NCCL_GIN_TYPE": "3"}, "PIX/3"),
+])
+def test_nccl_finds_devices_without_a_place_on_the_bus(env, shown):
+    command = 'echo "$NCCL_NET_MERGE_LEVEL/$NCCL_GIN_TYPE"'
+    assert run("sh", "-c", command, env=env) == (0, shown + "\n", "")
+
+
 def test_an_option_beats_the_variable():
     env = {"UWARP_PERSONA": "iwarp", "UWARP_NETDEVS": "eth9", "UWARP_STAT": "0"}
     options = ["--roce", "--netdev", "lo", "--stat"]

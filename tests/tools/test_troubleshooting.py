@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""Runs the examples of docs/troubleshooting.md and of README, and looks for the lines that they show.
+"""Runs the examples of docs/troubleshooting.md, from-siw-and-rxe.md and README, and looks for the lines that they show.
 
 A block with a prompt is an example: `$` or `client$` before a command that ends, `server$` before one
 that runs until the others have ended. The lines below a command are lines that it prints, in any order
@@ -15,6 +15,7 @@ import pytest
 import places
 
 PAGE = places.ROOT / "docs" / "troubleshooting.md"
+OF_SIW_AND_RXE = places.ROOT / "docs" / "from-siw-and-rxe.md"
 README = places.ROOT / "README.md"
 PROMPT = re.compile(r"^(server|client)?\$ (.*)$")
 
@@ -41,7 +42,7 @@ def matches(line, output):
     return any(re.search(pattern, " ".join(one.split())) for one in output.splitlines())
 
 
-@pytest.mark.parametrize("commands", examples(PAGE))
+@pytest.mark.parametrize("commands", [*examples(PAGE), *examples(OF_SIW_AND_RXE)])
 def test_problem(commands, start, port):
     if any("unshare" in command for _, command, _ in commands) and not places.can_unshare():
         pytest.skip("no right to make network namespaces")

@@ -176,6 +176,13 @@ def test_rping(pair, loopback, name):
          env={"UWARP_PROFILE": name})
 
 
+def test_rping_with_the_least_mtu_in_roce(pair, loopback):
+    """What rdma_cm says of the path is no more than the profile has."""
+    pair(loopback, ["rping", "-s", "-a", "{address}", "-p", "{port}", "-C", "10"],
+         ["rping", "-c", "-a", "{address}", "-p", "{port}", "-C", "10", "-V"],
+         env={"UWARP_PROFILE": "small", "UWARP_PERSONA": "roce"})
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
 def test_no_vendor_takes_the_device(tmp_path):
     """mlx5dv says no, whatever the vendor's number is."""

@@ -333,6 +333,28 @@ TEST_F(OneSided, RequestsKeepTheirOrder) {
   }
 }
 
+// A program may post the receive that a message waits for only once its own Send has completed, as
+// it may with InfiniBand's acknowledgements.
+TEST_F(OneSided, ASendCompletesWhileAMessageWaitsForItsReceive) {
+  if (!roce()) GTEST_SKIP() << "a Send completes when the kernel has it";
+  Pair pair(context());
+  approach(pair.a, pair.b.address());
+  for (int round = 0; round < 20 && !HasFailure(); ++round) {
+    const uint64_t before = hw_counter(context(), "held_receives");
+    ASSERT_EQ(pair.b.post_receive(1, 0, 64), 0);
+    ASSERT_EQ(pair.b.post_send(2), 0);
+    EXPECT_TRUE(wait_until([&] {
+      EXPECT_FALSE(next_completion(pair.a.cq.get(), milliseconds(round % 2)));
+      return hw_counter(context(), "held_receives") != before;
+    }));
+    ASSERT_EQ(pair.a.post_send(3), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), 3, IBV_WC_SUCCESS);
+    ASSERT_EQ(pair.a.post_receive(4, 0, 64), 0);
+    EXPECT_COMPLETION(pair.a.cq.get(), 4, IBV_WC_SUCCESS);
+    EXPECT_EQ(next_completions(pair.b.cq.get(), 2).size(), 2u);
+  }
+}
+
 // Many small Writes go through a thread of the target. One that is posted right behind them is not
 // to come before them, whichever way it takes.
 TEST_F(OneSided, AWriteDoesNotOvertakeThoseInTheRing) {

@@ -156,7 +156,7 @@ std::string values_of_key(const ProfileKey& key) {
 std::string printable_word(ProfileWord text) {
   std::string out(text.substr(0, kProfileTextMax));
   for (char& c : out)
-    if (c < 0x20 || c == 0x7F) c = '?';
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) c = '?';
   return out;
 }
 

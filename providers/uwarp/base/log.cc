@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -141,10 +142,22 @@ void log_event(const char* format, ...) {
   errno = saved_errno;
 }
 
+namespace {
+
+/// A program that has closed it may have a socket there now, and a pipe without a reader would end
+/// the program.
+bool stderr_takes_advice() {
+  struct stat file;
+  pollfd look{.fd = STDERR_FILENO, .events = 0, .revents = 0};
+  return fstat(STDERR_FILENO, &file) == 0 && !S_ISSOCK(file.st_mode) && poll(&look, 1, 0) == 0;
+}
+
+}  // namespace
+
 void advise(const std::string& line) {
   static constinit Fact<bool> given;
   log_event("%s", line.c_str());
-  if (!settings().advice || is_stderr_name(settings().log)) return;
+  if (!settings().advice || is_stderr_name(settings().log) || !stderr_takes_advice()) return;
   (void)given.get([&] {
     complain_on_stderr("uwarp: " + line + " (UWARP_LOG=0 hides this line)");
     return true;

@@ -402,8 +402,9 @@ const Settings& settings() {
     Settings made = parse_settings(lookup, complain_on_stderr);
     const char* const persona = lookup("UWARP_PERSONA");
     std::string path;
+    const std::string folder = made.profile.empty() ? std::string() : own_library_folder();
     const std::string wrong =
-        take_profile(made, persona != nullptr && *persona != '\0', own_library_folder(), path);
+        take_profile(made, persona != nullptr && *persona != '\0', folder, path);
     if (!wrong.empty())
       complain_on_stderr("uwarp: UWARP_PROFILE: " + wrong + "; no device can be opened");
     errno = saved_errno;

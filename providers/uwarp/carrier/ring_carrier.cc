@@ -93,12 +93,14 @@ void RingCarrier::set_socket(int socket) {
   socket_ = socket;
 }
 
-bool RingCarrier::note_placed() {
-  bool wakes = reader_.note_placed();
-  const bool wanted = in_.wants_placed.load(std::memory_order_relaxed) != 0;
-  if (wanted && writer_.show_placed(received_)) wakes = true;
-  if (wakes) parts_->wakeup.ring();
-  return wanted;
+void RingCarrier::note_placed() {
+  if (reader_.note_placed()) parts_->wakeup.ring();
+}
+
+bool RingCarrier::tell_placed(uint64_t bytes) {
+  if (bytes == 0 || in_.wants_placed.load(std::memory_order_relaxed) == 0) return false;
+  if (std::exchange(told_, bytes) != bytes && writer_.show_placed(bytes)) parts_->wakeup.ring();
+  return true;
 }
 
 bool RingCarrier::await_settled() {
@@ -218,7 +220,6 @@ ssize_t RingCarrier::take(std::span<const iovec> buffer) {
   }
   if (!pull.empty() && (!pull.run() || reader_.withdrawn())) return -ECONNRESET;
   if (received != 0) {
-    received_ += received;
     if (reader_.release()) parts_->wakeup.ring();
     return static_cast<ssize_t>(received);
   }

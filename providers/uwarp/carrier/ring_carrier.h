@@ -87,12 +87,19 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   int incoming_cpu() const {
     return static_cast<int>(in_.writer_cpu.load(std::memory_order_relaxed));
   }
-  /// All that has been received is placed and completed. True: the peer wanted to be told, and is.
-  bool note_placed();
+  /// All that has been received is placed and completed.
+  void note_placed();
+  /// So many bytes of what came by the ring are placed and completed. True: the peer wants to be
+  /// told that, and is.
+  bool tell_placed(uint64_t bytes);
   /// From now on the peer tells how much it has placed, if it can.
   void want_placed() { out_.wants_placed.store(1, std::memory_order_relaxed); }
-  /// It has placed more since the last call. After receive() has found nothing it will ring.
+  /// It has placed more since the last call. Once receive() has found nothing it will ring.
   bool peer_placed() { return reader_.take_placed(); }
+  /// It rings from now on, although what has come is not read.
+  void await_peer_placed() {
+    if (!quiet_.load(std::memory_order_relaxed)) (void)reader_.begin_sleep();
+  }
   /// ... which has not been said yet.
   bool unplaced() const { return reader_.unplaced(); }
   /// The peer has not read all that was sent.
@@ -187,9 +194,9 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   uint64_t idle_at_ = ~uint64_t{0};  // position at the last trim()
   std::atomic<bool> lends_{false};   // some are lent
   bool withdrawn_ = false;
-  uint64_t written_ = 0;   // bytes of the stream
-  uint64_t received_ = 0;  // of the other direction; receive side
-  uint64_t given_ = 0;     // ... that send() has given back
+  uint64_t written_ = 0;  // bytes of the stream
+  uint64_t told_ = 0;     // tell_placed(); receive side
+  uint64_t given_ = 0;    // ... that send() has given back
   std::atomic<bool> waits_for_space_{false};
   std::atomic<uint64_t> tail_seen_{0};
   RemoteUse use_;

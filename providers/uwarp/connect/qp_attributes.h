@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/limits.h"
+#include "base/settings.h"
 #include "qp/qp_config.h"
 
 namespace uwarp {
@@ -25,7 +26,7 @@ static_assert(static_cast<int>(QpState::kErr) == IBV_QPS_ERR);
 inline ibv_qp_attr initial_attributes() {
   ibv_qp_attr attributes{};
   attributes.port_num = kPort;
-  attributes.path_mtu = IBV_MTU_4096;
+  attributes.path_mtu = static_cast<ibv_mtu>(settings().adapter.max_mtu);
   return attributes;
 }
 

@@ -123,7 +123,7 @@ class DatagramEndpoint final : public AnyEndpoint,
 
    private:
     friend DatagramEndpoint;
-    /// Ways that have taken something; each is flushed once, as a rule.
+    /// Paths that have taken something; each is flushed once, as a rule.
     void note(const std::shared_ptr<DatagramPath>& path);
     static constexpr size_t kCapacity = 8;
 

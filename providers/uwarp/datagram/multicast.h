@@ -24,7 +24,7 @@
 
 namespace uwarp {
 
-// The way to a multicast group: each datagram is one of UDP. All handles of one group share it.
+// The path to a multicast group: each datagram is one of UDP. All handles of one group share it.
 
 /// 224.0.0.0/4, ff00::/8.
 bool is_multicast(const IpAddress& address);
@@ -123,7 +123,7 @@ class MulticastGroups {
   bool has(const DatagramEndpoint& endpoint) const;
   void leave_all(const DatagramEndpoint& endpoint);
 
-  /// The way from `device` to a group. Errors: see MulticastPath::open().
+  /// The path from `device` to a group. Errors: see MulticastPath::open().
   Result<std::shared_ptr<MulticastPath>> path_to(const NetDevice& device,
                                                  const MulticastPath::Key& key);
   /// 0, or an errno: the device cannot join this group, or send to it.

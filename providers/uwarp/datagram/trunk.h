@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-// The way to one process of a peer: datagrams are collected in frames, which go over the current
+// The path to one process of a peer: datagrams are collected in frames, which go over the current
 // connection. Calls the peer when there is something to send and no connection. If the peer cannot
 // be reached, or takes nothing, its datagrams are dropped.
 #pragma once

@@ -106,7 +106,7 @@ class Trunks final : public TrunkCalls, public LastWork {
   CompletionQueue& polled() { return polled_; }
   PollGroup& group() { return PollGroup::of(polled_); }
 
-  /// The way from `from` to the queue pair `number` at `to`. Throws std::bad_alloc.
+  /// The path from `from` to the queue pair `number` at `to`. Throws std::bad_alloc.
   std::shared_ptr<DatagramPath> path_to(Destination& to, Qpn number, const DatagramEndpoint& from);
 
   void endpoint_made();

@@ -92,7 +92,7 @@ static_assert(sizeof(PackedPath) == sizeof ib_path_rec_data{}.path_rec);
 uint8_t mtu_code(const NetDevice& device) {
   uint8_t code = 1;  // 256
   for (uint32_t bytes = 512; code < 5 && bytes <= device.mtu_bytes; bytes *= 2) ++code;
-  return code;
+  return std::min(code, settings().adapter.max_mtu);
 }
 
 uint8_t source_index(const CmId::Addresses& addresses) {

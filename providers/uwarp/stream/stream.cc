@@ -173,14 +173,29 @@ bool Stream::join_ring(RingCarrier& ring) {
   return true;
 }
 
-// The peer begins with it once it has been told so, and all that came before by TCP is done.
-void Stream::note_placed() {
-  const Receiver& receiver = qp_.receiver();
-  if (receiver.closed() || receiver.rnr_blocked() || receiver.mid_message()) return;
-  if (ring_->note_placed()) qp_.note_told_placed();
+// All has been read. The peer begins with its own copies once it has been told so, and all that
+// came before by TCP is done.
+void Stream::note_drained() {
+  tell_placed();
+  if (qp_.receiver().rnr_blocked() || qp_.receiver().mid_message()) return;
+  ring_->note_placed();
   if (!gate_due_ || !ring_->may_open_gate()) return;
   gate_due_ = false;
   qp_.open_gate(*gate_);
+}
+
+void Stream::tell_placed() {
+  const Receiver& receiver = qp_.receiver();
+  if (!receiver.closed() && ring_->tell_placed(receiver.done_bytes() - before_ring_))
+    qp_.note_told_placed();
+}
+
+// The peer may tell it before this side is told to read the ring.
+inline void Stream::take_placed(size_t& received, bool& answer) {
+  if (ring_ == nullptr || !ring_->peer_placed()) return;
+  qp_.receiver().note_acknowledged();
+  received += sizeof(uint64_t);  // news, like an answer to a Read
+  answer = true;
 }
 
 void Stream::shut_out_peer() {
@@ -533,8 +548,12 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
   size_t budget_bytes = tuning::kPassBytes;
   for (;;) {
     const bool rnr_blocked = qp_.receiver().rnr_blocked();
-    if (rnr_blocked && !qp_.receiver().reads_ahead()) [[unlikely]]
+    if (rnr_blocked && !qp_.receiver().reads_ahead()) [[unlikely]] {
+      // The receive that is missing may be posted only once our own requests have completed.
+      if (on_ring()) ring_->await_peer_placed();
+      take_placed(received, answer);
       return Found::kStopped;
+    }
     if (qp_.receiver().closed()) [[unlikely]] {
       const ssize_t dropped = in_->discard(budget_bytes);
       if (dropped > 0) return Found::kMore;
@@ -546,15 +565,10 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       return Found::kMore;  // an edge is told only once
     const std::span<const iovec> iovecs = qp_.receiver().next_iovecs(staging);
     const ssize_t count = read(iovecs);
-    // What has been read may be the answer to what has been placed.
-    if (on_ring() && ring_->peer_placed()) [[unlikely]] {
-      qp_.receiver().note_acknowledged();
-      received += sizeof(uint64_t);  // news, like an answer to a Read
-      answer = true;
-    }
+    take_placed(received, answer);  // what has been read may be the answer to that
     if (count <= 0) {
       if (count == -EAGAIN) {
-        if (on_ring() && (gate_due_ || ring_->unplaced())) note_placed();
+        if (on_ring() && (gate_due_ || ring_->unplaced())) note_drained();
         return Found::kDrained;
       }
       if (rnr_blocked) {
@@ -589,7 +603,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       return Found::kDrained;
     // In the roce persona the peer's requests wait for that. Else it is told when all has been
     // read.
-    if (on_ring() && qp_.wants_placed()) note_placed();
+    if (on_ring() && qp_.wants_placed()) tell_placed();
     if (bytes >= budget_bytes) return Found::kMore;
     budget_bytes -= bytes;
   }
@@ -612,6 +626,7 @@ bool Stream::take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice) 
 void Stream::receive_by_ring() {
   if (ring_ == nullptr || on_ring()) return;
   if (quiet()) in_->set_muted(false);
+  before_ring_ = qp_.receiver().done_bytes();
   receives_by_ring_.store(true, std::memory_order_release);
   ring_->set_muted(quiet());
 }

@@ -284,7 +284,9 @@ class Stream {
     return sends_by_ring_.load(std::memory_order_acquire) && ring_->space_came();
   }
   void receive_by_ring();
-  [[gnu::noinline]] void note_placed();
+  [[gnu::noinline]] void note_drained();
+  [[gnu::noinline]] void tell_placed();
+  void take_placed(size_t& received, bool& answer);
   void note_silence(bool found);
   void count_turn(StreamEvents& notice) {
     if (until_busy_.load(std::memory_order_relaxed) != 0) note_turn(notice);
@@ -314,6 +316,7 @@ class Stream {
   RingCarrier* ring_ = nullptr;                // or null; set under both sides
   std::shared_ptr<AccessGate> gate_;           // or null; the same. Stays while the peer uses it
   bool gate_due_ = false;                      // it is to be opened; under the receive side
+  uint64_t before_ring_ = 0;                   // Receiver::done_bytes() by TCP; receive side
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side
   std::atomic<int32_t> until_busy_{0};         // turns; 0: not asked for

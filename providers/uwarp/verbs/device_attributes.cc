@@ -82,7 +82,7 @@ ibv_device_attr basic_attributes(const NetDevice& device, const AdapterProfile& 
   attr.max_pd = static_cast<int>(profile.max_pd);
   attr.device_cap_flags = capabilities(profile);
   if (settings().persona == Persona::kRoce) {
-    attr.device_cap_flags |= IBV_DEVICE_XRC;
+    if (profile.max_srq != 0) attr.device_cap_flags |= IBV_DEVICE_XRC;
     attr.max_ah = static_cast<int>(profile.max_ah);
     attr.max_mcast_grp = MulticastGroups::kMostGroups;
     attr.max_mcast_qp_attach = MulticastGroups::kMostAttached;

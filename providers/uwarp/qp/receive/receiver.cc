@@ -74,6 +74,7 @@ void Receiver::restart() {
   messages_.restart();
   answers_.restart();
   request_sequence_ = UntaggedSequence(in_.stream.config.first_msn);
+  done_bytes_ = ahead_bytes_ = 0;
   in_.reopen();
 }
 
@@ -241,6 +242,7 @@ uint32_t Receiver::fault() {
     if (trailer_left_ != 0) break;
     open_ = false;
     in_.count_fpdu(segment.opcode, segment.last);
+    done_bytes_ += fpdu_size(segment.ulpdu_length);
     if (segment.opcode == RdmapOpcode::kWrite)
       in_.outcome |= std::exchange(in_.when_whole, kRxNothing);
     else if (segment.opcode == RdmapOpcode::kReadResponse)
@@ -249,6 +251,7 @@ uint32_t Receiver::fault() {
       messages_.finish_segment();
   }
   if (rnr_blocked()) read_ahead();
+  if (staged_.size() == 0) done_bytes_ += std::exchange(ahead_bytes_, 0);
   staged_.end(staging, closed());
   return in_.outcome;
 }
@@ -266,6 +269,7 @@ void Receiver::read_ahead() {
       in_.count_fpdu(RdmapOpcode::kReadResponse, true);
       answers_.finish();
       staged_.take_out(at, size);
+      ahead_bytes_ += size;
     } else {
       at += size;
     }
@@ -407,6 +411,7 @@ bool Receiver::take_control() {
   if (staged_.size() < whole) return false;
   note_first_fpdu();
   in_.count_fpdu(in_.segment.opcode, true);
+  done_bytes_ += fpdu_size(in_.segment.ulpdu_length);
   const std::byte* const rdmap = staged_.data() + kFpduLengthSize + UntaggedHeader::kWireSize;
   switch (in_.segment.opcode) {
     case RdmapOpcode::kReadRequest:

@@ -97,9 +97,11 @@ class Receiver {
   uint8_t expect_large_ = 0;    // segments
   BufferList* sink_ = nullptr;  // of what is no Write: where its payload goes
   uint32_t trailer_left_ = 0;
-  size_t direct_bytes_ = 0;  // of the last window, that go straight to their place
-  size_t next_bytes_ = 0;    // ... and all of it
-  SegmentRun run_;           // segments behind the one under way
+  uint64_t done_bytes_ = 0;   // see done_bytes()
+  uint64_t ahead_bytes_ = 0;  // of FPDUs behind those: read_ahead()
+  size_t direct_bytes_ = 0;   // of the last window, that go straight to their place
+  size_t next_bytes_ = 0;     // ... and all of it
+  SegmentRun run_;            // segments behind the one under way
 
  public:
   Receiver(const QpConfig& config, SendQueue& sends, ReceiveQueue& receives, StreamState& stream,
@@ -127,6 +129,8 @@ class Receiver {
   /// The kernel could not write to the place of the last window (memory unmapped): Terminate.
   uint32_t fault();
 
+  /// Bytes of the stream up to an FPDU behind which nothing has been placed or completed.
+  uint64_t done_bytes() const { return done_bytes_; }
   /// Further bytes are dropped: the stream failed or ended. Reads only to see the FIN.
   bool closed() const { return in_.closed(); }
   void close() { in_.close(); }

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "verbs/crowd.h"
 #include "verbs/peer_process.h"
 #include "verbs/verbs_fixture.h"
 
@@ -351,7 +352,8 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::strncmp(argv[1], kRole, sizeof kRole - 1) == 0) {
     std::vector<std::string> arguments(argv + 1, argv + argc);
     arguments[0].erase(0, sizeof kRole - 1);
-    const int status = play_same_status(arguments);
+    int status = play_same_status(arguments);
+    if (status < 0) status = play_crowd(arguments);
     return status >= 0 ? status : play(arguments[0]);
   }
   ::testing::InitGoogleTest(&argc, argv);

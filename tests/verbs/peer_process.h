@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // A second process with its own end, connected to ours: this program again, started with a role
-// that peer_loss_test.cc or same_status_test.cc plays.
+// that peer_loss_test.cc, same_status_test.cc or crowd.cc plays.
 #pragma once
 
 #include <sys/types.h>

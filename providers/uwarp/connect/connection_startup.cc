@@ -37,6 +37,32 @@ Result<TcpSocket> socket_for(ActiveStartup::Options& options) {
   return opened;
 }
 
+/// Ports that are tried if the kernel finds none: each takes some microseconds.
+constexpr int kDrawnPorts = 256;
+
+/// Connects the socket. If the kernel is to choose the port, it takes none that a socket was bound
+/// to, although only connections to other peers may have it, which have ended a minute ago at most.
+/// If it finds no other, ports are tried until TCP can share one.
+int connect_from_any_port(TcpSocket& socket, const ActiveStartup::Options& options) {
+  socket.set_tos(options.tos);
+  int error = socket.connect(options.remote);
+  if (error != EADDRNOTAVAIL) return error;
+  const PortRange range = any_ports();
+  sockaddr_storage local = options.local;
+  if (address_length(local) == 0 || port_of(local) != 0 || range.empty()) return error;
+  for (int i = 0; i < kDrawnPorts && error == EADDRNOTAVAIL; ++i) {
+    set_port(local, drawn_port(range));
+    auto drawn = TcpSocket::open(options.remote.ss_family);
+    if (!drawn) return drawn.error();
+    drawn->set_reuse_address(true);
+    if (drawn->bind(local) != 0) continue;
+    drawn->set_tos(options.tos);
+    error = drawn->connect(options.remote);
+    socket = std::move(*drawn);
+  }
+  return error;
+}
+
 }  // namespace
 
 // --- Active
@@ -74,9 +100,8 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
 int Connection::dial(Turn& turn, ActiveStartup& startup) {
   auto made = socket_for(startup.options());
   if (!made) return made.error();
+  const int error = connect_from_any_port(*made, startup.options());
   socket_.take(std::move(*made));
-  socket_.tcp().set_tos(startup.options().tos);
-  const int error = socket_.tcp().connect(remote_);
   if (error != 0 && error != EINPROGRESS) {
     follow(turn, startup, startup.on_failed(error, now_ns()));
     return 0;

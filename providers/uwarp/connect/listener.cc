@@ -17,7 +17,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "net/ip_address.h"
@@ -39,8 +38,8 @@ namespace {
 /// Ports that are tried before the kernel is asked for one.
 constexpr int kDraws = 32;
 
-/// net.ipv4.ip_local_port_range, as it was when the process first asked. Empty if some ports of the
-/// system are reserved, or it is not known.
+}  // namespace
+
 PortRange any_ports() {
   static constinit Fact<uint32_t> known;
   const uint32_t both = known.get([]() -> uint32_t {
@@ -53,19 +52,39 @@ PortRange any_ports() {
   return {static_cast<uint16_t>(both >> 16), static_cast<uint16_t>(both)};
 }
 
+namespace {
+
 // Asked for any port, the kernel looks at every second one of them in turn. Once half of them are
 // taken, by connections that have ended a minute ago at most, that takes milliseconds.
 int bind_any(TcpSocket& socket, const sockaddr_storage& address) {
   const PortRange range = any_ports();
   sockaddr_storage drawn = address;
   for (int i = 0; i < kDraws && !range.empty(); ++i) {
-    const uint64_t offset = random_word() % (range.high - range.low + 1u);
-    set_port(drawn, static_cast<uint16_t>(range.low + offset));
+    set_port(drawn, drawn_port(range));
     const int error = socket.bind(drawn);
     if (error == 0) return 0;
     if (error != EADDRINUSE) break;  // a policy may forbid this port only
   }
   return socket.bind(address);
+}
+
+// The kernel itself never chooses a port that only old connections have, even if the socket would
+// be allowed to bind it. So each port is tried.
+int bind_any_beside_connections(TcpSocket& socket, const sockaddr_storage& address) {
+  const PortRange range = any_ports();
+  if (range.empty()) return socket.bind(address);
+  sockaddr_storage drawn = address;
+  return each_port(range, [&](uint16_t port) {
+    set_port(drawn, port);
+    return socket.bind(drawn);
+  });
+}
+
+int bind_for(TcpSocket& socket, const sockaddr_storage& address, const BindOptions& options,
+             bool beside_connections) {
+  if (port_of(address) != 0 || options.datagram || options.shared) return socket.bind(address);
+  return beside_connections ? bind_any_beside_connections(socket, address)
+                            : bind_any(socket, address);
 }
 
 Result<TcpSocket> try_to_bind(const sockaddr_storage& address, const BindOptions& options,
@@ -77,10 +96,7 @@ Result<TcpSocket> try_to_bind(const sockaddr_storage& address, const BindOptions
   socket->set_tos(options.tos);
   socket->set_reuse_port(options.shared);
   socket->set_reuse_address(beside_connections);
-  // Not where a port that another socket has would do.
-  const bool sole = !options.datagram && !options.shared && !beside_connections;
-  const bool any = sole && port_of(address) == 0;
-  if (const int error = any ? bind_any(*socket, address) : socket->bind(address))
+  if (const int error = bind_for(*socket, address, options, beside_connections))
     return Error{error};
   socket->set_reuse_address(false);
   return socket;
@@ -93,7 +109,11 @@ Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& 
   // that was bound to it did not have it.
   auto socket = try_to_bind(address, options, false);
   if (socket || socket.error() != EADDRINUSE) return socket;
-  return try_to_bind(address, options, true);
+  const bool any = port_of(address) == 0;
+  if (!any || !options.to_connect) socket = try_to_bind(address, options, true);
+  // The rdma_cm of a kernel says so if no port is left.
+  if (any && !socket && socket.error() == EADDRINUSE) return Error{EADDRNOTAVAIL};
+  return socket;
 }
 
 bool application_has_udp_port(uint16_t port) {

@@ -5,12 +5,15 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <optional>
 
 #include "base/mutex.h"
+#include "base/random.h"
 #include "base/result.h"
+#include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/connection.h"
 #include "connect/connection_events.h"
@@ -29,12 +32,38 @@ struct BindOptions {
   bool datagram = false;        ///< a UDP port
   uint16_t port_space = 0;      ///< rdma_ucm_port_space, which requests for a UDP port name
   int tos = -1;                 ///< -1: system default
+  /// The port is for one connection. Port 0 then never leads to one that old connections have: one
+  /// of them may go to the same peer, which only TCP finds out.
+  bool to_connect = false;
 };
+
+/// net.ipv4.ip_local_port_range, as it was when the process first asked. Empty if some ports of the
+/// system are reserved, or it is not known.
+PortRange any_ports();
+
+inline uint16_t drawn_port(PortRange range) {
+  return static_cast<uint16_t>(range.low + random_word() % (range.high - range.low + 1u));
+}
+
+/// Calls `bind` for each port, from one drawn at random on, until one is not in use and not denied.
+/// Its errno.
+template <typename Bind>
+int each_port(PortRange range, Bind bind) {
+  const uint32_t count = static_cast<uint32_t>(range.high - range.low) + 1;
+  const uint32_t start = drawn_port(range) - range.low;
+  int error = EADDRINUSE;
+  for (uint32_t i = 0; i < count; ++i) {
+    error = bind(static_cast<uint16_t>(range.low + (start + i) % count));
+    if (error != EADDRINUSE && error != EACCES) break;
+  }
+  return error;
+}
 
 /// Binds without listening (port 0: any of ip_local_port_range, see local_address()). Until
 /// use_port() no other bind_port() of this host takes the same address and port, nor a wildcard and
 /// that port, unless both are shared. Connections that an earlier user of the port has left do not
-/// count. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EAFNOSUPPORT, EMFILE.
+/// count. Errors: EADDRINUSE, EADDRNOTAVAIL (also if port 0 finds none), EACCES, EAFNOSUPPORT,
+/// EMFILE.
 Result<TcpSocket> bind_port(const sockaddr_storage& address, const BindOptions& options);
 
 /// True if a UDP socket of the application's own, in this process, has the port. The rdma_cm of a

@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/random.h"
 #include "base/settings.h"
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
+#include "connect/listener.h"
 #include "connect/rendezvous.h"
 #include "os/clock.h"
 
@@ -122,9 +123,14 @@ namespace {
 /// Ports that the kernel proposes for the first address and another address refuses.
 constexpr int kProposals = 64;
 
+/// Which ports are free: those of no socket, or also those that only connections have, most of them
+/// ended a minute ago at most (TIME_WAIT). A host that connects a lot may have no others.
+enum class FreePorts : bool { kUnused, kBesideConnections };
+
 /// Binds `port` on every address. The errno that stopped it, 0 for success. Addresses that have
 /// gone, or are not usable yet (IPv6 duplicate detection), are left out.
-int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocket>& sockets) {
+int bind_everywhere(const NetDevice& device, uint16_t port, FreePorts free,
+                    std::vector<TcpSocket>& sockets) {
   sockets.clear();
   for (const IpAddress& address : device.gids) {
     auto socket = TcpSocket::open(address.is_v4() ? AF_INET : AF_INET6);
@@ -132,26 +138,29 @@ int bind_everywhere(const NetDevice& device, uint16_t port, std::vector<TcpSocke
     if (!address.is_v4()) socket->set_v6_only(true);
     sockaddr_storage at;
     (void)address.to_sockaddr(at, port);
+    socket->set_reuse_address(free == FreePorts::kBesideConnections);
     const int error = socket->bind(at);
     if (error == EADDRNOTAVAIL) continue;
     if (error != 0) return error;
+    // Else another socket with this option could bind the port, too, until this one listens.
+    socket->set_reuse_address(false);
     if (port == 0) port = port_of(socket->local_address());  // the others must take the same
     sockets.push_back(std::move(*socket));
   }
   return sockets.empty() ? EADDRNOTAVAIL : 0;
 }
 
-/// Tries all ports of the range, from a random one on.
-int bind_in_range(const NetDevice& device, PortRange range, std::vector<TcpSocket>& sockets) {
-  const uint32_t count = static_cast<uint32_t>(range.high - range.low) + 1;
-  const uint32_t start = static_cast<uint32_t>(random_word() % count);
+int bind_any_port(const NetDevice& device, FreePorts free, std::vector<TcpSocket>& sockets) {
+  const bool beside = free == FreePorts::kBesideConnections;
+  // Such ports the kernel does not propose.
+  const PortRange range =
+      beside && settings().port_range.empty() ? any_ports() : settings().port_range;
+  if (!range.empty())
+    return each_port(range,
+                     [&](uint16_t port) { return bind_everywhere(device, port, free, sockets); });
   int error = EADDRINUSE;
-  for (uint32_t i = 0; i < count; ++i) {
-    const auto port = static_cast<uint16_t>(range.low + (start + i) % count);
-    error = bind_everywhere(device, port, sockets);
-    if (error != EADDRINUSE && error != EACCES) return error;
-  }
-  log_event("rendezvous: no free port in UWARP_PORT_RANGE");
+  for (int i = 0; i < kProposals && error == EADDRINUSE; ++i)
+    error = bind_everywhere(device, 0, free, sockets);
   return error;
 }
 
@@ -159,16 +168,15 @@ int bind_in_range(const NetDevice& device, PortRange range, std::vector<TcpSocke
 
 Result<std::shared_ptr<RendezvousPort>> RendezvousPort::reserve(ConnectContext& context,
                                                                 const NetDevice& device) {
-  const PortRange range = settings().port_range;
   std::vector<TcpSocket> sockets;
-  int error = EADDRINUSE;
-  if (!range.empty()) {
-    error = bind_in_range(device, range, sockets);
-  } else {
-    for (int i = 0; i < kProposals && error == EADDRINUSE; ++i)
-      error = bind_everywhere(device, 0, sockets);
+  int error = bind_any_port(device, FreePorts::kUnused, sockets);
+  if (error == EADDRINUSE) error = bind_any_port(device, FreePorts::kBesideConnections, sockets);
+  if (error != 0) {
+    log_event("rendezvous: no free port in %s: %s",
+              settings().port_range.empty() ? "ip_local_port_range" : "UWARP_PORT_RANGE",
+              std::strerror(error));
+    return Error{error};
   }
-  if (error != 0) return Error{error};
   const uint16_t port = port_of(sockets.front().local_address());
   return std::shared_ptr<RendezvousPort>(
       new RendezvousPort(context, device.ifindex, port, std::move(sockets)));

@@ -168,9 +168,11 @@ int CmId::bind_ib_locked(const sockaddr_storage& address) {
 
 /// The port is taken now, also when the kernel is to choose it: applications read it before they
 /// listen.
-int CmId::reserve_port_locked(const sockaddr_storage& address) {
+int CmId::reserve_port_locked(const sockaddr_storage& address, bool to_connect) {
   const auto tcp = to_tcp(address);
-  auto bound = tcp ? transport_.bind(*tcp, options_) : Error{EADDRNOTAVAIL};
+  BindOptions options = options_;
+  options.to_connect = to_connect;
+  auto bound = tcp ? transport_.bind(*tcp, options) : Error{EADDRNOTAVAIL};
   if (!bound) {
     log_bind_error(address, bound.error());
     return bound.error();
@@ -342,7 +344,7 @@ int CmId::resolve_locked(const sockaddr_storage& source, const sockaddr_storage&
   local_ = in_family_of(to, route->source, port);
   // Known from now on, as the kernel's rdma_cm has it. Where no port is left, TCP may still find
   // one at connect that it can share among several destinations.
-  if (port == 0) (void)reserve_port_locked(local_);
+  if (port == 0) (void)reserve_port_locked(local_, true);
   remote_ = to;
   device_ = route->device;
   state_ = CmIdState::kAddressResolved;

@@ -246,7 +246,7 @@ class CmId : public Source,
   Addresses addresses_locked() const REQUIRES(lock_);
   int bind_locked(const sockaddr_storage& address) REQUIRES(lock_);
   int bind_ib_locked(const sockaddr_storage& address) REQUIRES(lock_);
-  int reserve_port_locked(const sockaddr_storage& address) REQUIRES(lock_);
+  int reserve_port_locked(const sockaddr_storage& address, bool to_connect = false) REQUIRES(lock_);
   /// The port once more, with a socket that is as the options want it now.
   int rebind_locked() REQUIRES(lock_);
   int resolve_locked(const sockaddr_storage& source, const sockaddr_storage& destination)

@@ -459,7 +459,7 @@ TEST_F(OneSided, MemoryThatIsExchangedStaysAsItIs) {
   });
   const std::vector<uint8_t> zeros(kLength, 0);
   void *shown = first.at, *left = second.at;
-  const int count = rounds(2000);
+  const int count = rounds(500);
   for (int round = 0; round < count && !HasFailure(); ++round) {
     const auto* const last = static_cast<volatile uint8_t*>(shown) + kLength - 1;
     while (*last == 0 && !HasFailure()) std::this_thread::yield();

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kResolveMs = 2000;
 
-rdma_conn_param usual_parameters() {
+}  // namespace
+
+rdma_conn_param connection_parameters(uint8_t depth) {
   rdma_conn_param all = {};
-  all.responder_resources = all.initiator_depth = 4;
+  all.responder_resources = all.initiator_depth = depth;
   all.retry_count = all.rnr_retry_count = 7;
   return all;
 }
-
-}  // namespace
 
 CmChannel make_cm_channel() { return {rdma_create_event_channel(), rdma_destroy_event_channel}; }
 
@@ -78,8 +78,8 @@ rdma_cm_id* expect_event(rdma_event_channel* channel, rdma_cm_event_type type,
 }
 
 CmEnds::CmEnds(const std::string& listen_on)
-    : client_parameters(usual_parameters()),
-      server_parameters(usual_parameters()),
+    : client_parameters(connection_parameters(4)),
+      server_parameters(connection_parameters(4)),
       client_channel_(make_cm_channel()),
       server_channel_(make_cm_channel()),
       listener_(make_cm_id(server_channel_.get())),

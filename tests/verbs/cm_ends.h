@@ -20,6 +20,8 @@ inline void destroy_cm_id(rdma_cm_id* id) {
 using CmId = std::unique_ptr<rdma_cm_id, void (*)(rdma_cm_id*)>;
 using CmChannel = std::unique_ptr<rdma_event_channel, void (*)(rdma_event_channel*)>;
 
+/// `depth`: Reads and atomics that may be open in each direction.
+rdma_conn_param connection_parameters(uint8_t depth);
 CmChannel make_cm_channel();
 CmId make_cm_id(rdma_event_channel* channel);
 

@@ -14,19 +14,10 @@
 #include <cstring>
 #include <utility>
 
-#include "verbs/peer_process.h"
-
 namespace {
 
 constexpr const char* kRole = "crowd";
 constexpr int kCrowdResolveMs = 2000;
-
-rdma_conn_param crowd_parameters() {
-  rdma_conn_param all = {};
-  all.responder_resources = all.initiator_depth = 1;
-  all.retry_count = all.rnr_retry_count = 7;
-  return all;
-}
 
 bool has_bytes(int fd, int limit_ms = 0) {
   pollfd poller = {fd, POLLIN, 0};
@@ -54,7 +45,7 @@ void CrowdServer::clear() {
 
 void CrowdServer::accept(rdma_cm_id* id) {
   ids_.push_back(CmId(id, destroy_cm_id));
-  rdma_conn_param parameters = crowd_parameters();
+  rdma_conn_param parameters = connection_parameters(1);
   if (ends.add(id) == nullptr || rdma_accept(id, &parameters) != 0) accept_errors.push_back(errno);
 }
 
@@ -112,28 +103,9 @@ Crowd::Crowd(uint16_t port, int clients) {
   EXPECT_EQ(read(control_, &ready, 1), 1) << "the crowd is not ready";
 }
 
-Crowd::~Crowd() {
-  if (pid_ > 0) kill_now();
-  close(control_);
-}
-
 void Crowd::say(char letter) const {
   EXPECT_EQ(send(control_, &letter, 1, MSG_NOSIGNAL), 1) << letter;
 }
-
-void Crowd::kill_now() {
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = 0;
-}
-
-void Crowd::stop() const {
-  kill(pid_, SIGSTOP);
-  int status = 0;
-  EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
-}
-
-void Crowd::go_on() const { kill(pid_, SIGCONT); }
 
 int Crowd::told(char letter) {
   char letters[256];
@@ -200,7 +172,7 @@ bool CrowdClients::resolve(uint16_t port) {
 
 void CrowdClients::connect() {
   for (const CmId& id : ids_) {
-    rdma_conn_param parameters = crowd_parameters();
+    rdma_conn_param parameters = connection_parameters(1);
     if (rdma_connect(id.get(), &parameters) != 0) tell(kIsOther);
   }
   tell(kAllCalled);

@@ -14,6 +14,7 @@
 
 #include "verbs/cm_ends.h"
 #include "verbs/numbered_ends.h"
+#include "verbs/peer_process.h"
 
 class CrowdServer {
  public:
@@ -54,20 +55,14 @@ inline constexpr char kIsOther = 'o';
 inline constexpr char kAllCalled = 'c';    ///< rdma_connect(), for each client
 inline constexpr char kAllAnswered = 'a';  ///< each message has its answer
 
-class Crowd {
+class Crowd : public OtherProcess {
  public:
   /// When it returns, the clients have their routes and queue pairs.
   Crowd(uint16_t port, int clients);
-  ~Crowd();
-  Crowd(const Crowd&) = delete;
-  Crowd& operator=(const Crowd&) = delete;
 
   void connect() const { say('C'); }  ///< all clients at once
   void talk() const { say('T'); }     ///< those that are connected send all the time
   void be_quiet() const { say('Q'); }
-  void kill_now();
-  void stop() const;
-  void go_on() const;
   /// How often it has told this letter until now.
   int told(char letter);
   /// Lets it end by itself. True: nothing was wrong with any message.
@@ -76,8 +71,6 @@ class Crowd {
  private:
   void say(char letter) const;
 
-  pid_t pid_ = 0;
-  int control_ = -1;
   std::map<char, int> told_;
 };
 

@@ -85,26 +85,26 @@ PeerProcess::PeerProcess(End& end, const char* role, bool wait_for_connection) {
   }
 }
 
-PeerProcess::~PeerProcess() {
+OtherProcess::~OtherProcess() {
   if (pid_ > 0) kill_now();
   close(control_);
 }
 
 void PeerProcess::begin() const { EXPECT_EQ(write(control_, "b", 1), 1); }
 
-void PeerProcess::kill_now() {
+void OtherProcess::kill_now() {
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   pid_ = 0;
 }
 
-void PeerProcess::stop() const {
+void OtherProcess::stop() const {
   kill(pid_, SIGSTOP);
   int status;
   EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
 }
 
-void PeerProcess::go_on() const { kill(pid_, SIGCONT); }
+void OtherProcess::go_on() const { kill(pid_, SIGCONT); }
 
 int PeerProcess::finish() {
   shutdown(control_, SHUT_WR);

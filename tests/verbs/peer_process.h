@@ -22,6 +22,25 @@ int play_same_status(const std::vector<std::string>& arguments);
 pid_t start_again(const std::vector<std::string>& arguments,
                   const std::vector<std::string>& settings, int& control);
 
+/// Another process of ours, and our end of the sockets between the two.
+class OtherProcess {
+ public:
+  ~OtherProcess();
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
+
+  void kill_now();
+  /// No thread of it runs until go_on().
+  void stop() const;
+  void go_on() const;
+
+ protected:
+  OtherProcess() = default;
+
+  pid_t pid_ = 0;
+  int control_ = -1;
+};
+
 void send_address(int fd, const Address& address);
 Address receive_address(int fd);
 
@@ -30,25 +49,18 @@ bool rings_are_mapped();
 /// Of this process so far, on the first port of the device.
 uint64_t hw_counter(const ibv_context* context, const char* name);
 
-class PeerProcess {
+class PeerProcess : public OtherProcess {
  public:
   PeerProcess(End& end, const char* role, bool wait_for_connection = true);
-  ~PeerProcess();
   const Address& address() const { return address_; }
   /// Completions that came while the connection was made.
   std::vector<ibv_wc> early;
   /// Starts the flood. It begins only now, because it would delay the answer that the connection
   /// waits for.
   void begin() const;
-  void kill_now();
-  /// No thread of it runs until go_on().
-  void stop() const;
-  void go_on() const;
   /// Lets the process end by itself; returns its exit status.
   int finish();
 
  private:
-  pid_t pid_ = 0;
-  int control_ = -1;
   Address address_ = {};
 };

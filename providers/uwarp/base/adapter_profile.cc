@@ -8,6 +8,8 @@
 #include <iterator>
 #include <type_traits>
 
+#include "base/choice.h"
+
 namespace uwarp {
 
 namespace {
@@ -47,19 +49,7 @@ std::optional<uint64_t> profile_number(ProfileWord text) {
   return number;
 }
 
-/// Index of `text` among words with | between them.
-std::optional<size_t> place_of_word(ProfileWord choices, ProfileWord text) {
-  for (size_t index = 0; !choices.empty(); ++index) {
-    const size_t bar = std::min(choices.find('|'), choices.size());
-    if (choices.substr(0, bar) == text) return index;
-    choices.remove_prefix(std::min(bar + 1, choices.size()));
-  }
-  return std::nullopt;
-}
-
-bool is_printable(ProfileWord text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
-}
+bool is_printable(char c) { return c >= 0x20 && c < 0x7F; }
 
 bool is_file_name(ProfileWord text) {
   return !text.empty() && text.size() <= kProfileTextMax &&
@@ -84,7 +74,8 @@ bool store_number(const ProfileKey& key, AdapterProfile& profile, ProfileWord te
 
 template <auto Member>
 bool store_text(const ProfileKey&, AdapterProfile& profile, ProfileWord text) {
-  if (text.size() > kProfileTextMax || !is_printable(text)) return false;
+  if (text.size() > kProfileTextMax || !std::all_of(text.begin(), text.end(), is_printable))
+    return false;
   profile.*Member = text;
   return true;
 }
@@ -92,7 +83,7 @@ bool store_text(const ProfileKey&, AdapterProfile& profile, ProfileWord text) {
 /// A word stands for its place in the row.
 template <auto Member, typename Value>
 bool store_choice(const ProfileKey& key, AdapterProfile& profile, ProfileWord text) {
-  const auto index = place_of_word(key.values, text);
+  const auto index = find_choice(key.values, text);
   if (index) profile.*Member = static_cast<Value>(*index);
   return index.has_value();
 }
@@ -100,7 +91,7 @@ bool store_choice(const ProfileKey& key, AdapterProfile& profile, ProfileWord te
 /// A word stands for a code.
 template <auto Member, const auto& Codes>
 bool store_code(const ProfileKey& key, AdapterProfile& profile, ProfileWord text) {
-  const auto index = place_of_word(key.values, text);
+  const auto index = find_choice(key.values, text);
   if (index) profile.*Member = Codes[*index];
   return index.has_value();
 }
@@ -156,7 +147,7 @@ std::string values_of_key(const ProfileKey& key) {
 std::string printable_word(ProfileWord text) {
   std::string out(text.substr(0, kProfileTextMax));
   for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) c = '?';
+    if (!is_printable(c)) c = '?';
   return out;
 }
 

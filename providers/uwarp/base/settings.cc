@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "base/choice.h"
 #include "base/fact.h"
 #include "base/limits.h"
 #include "base/profile_file.h"
@@ -133,16 +134,6 @@ std::optional<PortRange> parse_port_range(Text text) {
   const auto high = parse_number(text.substr(dash + 1));
   if (!low || !high || *low < 1 || *high > 65535 || *low > *high) return std::nullopt;
   return PortRange{static_cast<uint16_t>(*low), static_cast<uint16_t>(*high)};
-}
-
-// Index of `text` among words with | between them.
-std::optional<int64_t> find_choice(Text choices, Text text) {
-  for (int64_t index = 0; !choices.empty(); ++index) {
-    const size_t bar = std::min(choices.find('|'), choices.size());
-    if (choices.substr(0, bar) == text) return index;
-    choices.remove_prefix(std::min(bar + 1, choices.size()));
-  }
-  return std::nullopt;
 }
 
 template <auto Member>

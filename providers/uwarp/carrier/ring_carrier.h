@@ -89,6 +89,8 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   }
   /// All that has been received is placed and completed.
   void note_placed();
+  /// ... which has not been said yet.
+  bool unplaced() const { return reader_.unplaced(); }
   /// So many bytes of what came by the ring are placed and completed. True: the peer wants to be
   /// told that, and is.
   bool tell_placed(uint64_t bytes);
@@ -100,8 +102,6 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   void await_peer_placed() {
     if (!quiet_.load(std::memory_order_relaxed)) (void)reader_.begin_sleep();
   }
-  /// ... which has not been said yet.
-  bool unplaced() const { return reader_.unplaced(); }
   /// The peer has not read all that was sent.
   bool unread() const {
     return out_.head.load(std::memory_order_relaxed) != out_.tail.load(std::memory_order_relaxed);
@@ -195,8 +195,8 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   std::atomic<bool> lends_{false};   // some are lent
   bool withdrawn_ = false;
   uint64_t written_ = 0;  // bytes of the stream
-  uint64_t told_ = 0;     // tell_placed(); receive side
   uint64_t given_ = 0;    // ... that send() has given back
+  uint64_t told_ = 0;     // tell_placed(); receive side
   std::atomic<bool> waits_for_space_{false};
   std::atomic<uint64_t> tail_seen_{0};
   RemoteUse use_;

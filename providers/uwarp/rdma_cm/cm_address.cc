@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/mtu_code.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
 #include "connect/qp_attributes.h"
@@ -89,10 +90,8 @@ struct PackedPath {
 };
 static_assert(sizeof(PackedPath) == sizeof ib_path_rec_data{}.path_rec);
 
-uint8_t mtu_code(const NetDevice& device) {
-  uint8_t code = 1;  // 256
-  for (uint32_t bytes = 512; code < 5 && bytes <= device.mtu_bytes; bytes *= 2) ++code;
-  return std::min(code, settings().adapter.max_mtu);
+uint8_t path_mtu(const NetDevice& device) {
+  return std::min(mtu_code(device.mtu_bytes), settings().adapter.max_mtu);
 }
 
 uint8_t source_index(const CmId::Addresses& addresses) {
@@ -108,7 +107,7 @@ ib_user_path_rec path_record(const CmId::Addresses& addresses) {
   copy_gid(path.dgid, addresses.remote);
   copy_gid(path.sgid, addresses.local);
   path.reversible = 1;
-  path.mtu = mtu_code(*addresses.device);
+  path.mtu = path_mtu(*addresses.device);
   path.pkey = htons(kDefaultPkey);
   path.hop_limit = kHopLimit;
   path.traffic_class = addresses.traffic_class;
@@ -127,7 +126,7 @@ ib_path_rec_data packed_path(const CmId::Addresses& addresses) {
   path.traffic_class = addresses.traffic_class;
   path.reversible_count = 1u << 7 | 1;
   path.pkey = htons(kDefaultPkey);
-  path.mtu = static_cast<uint8_t>(kExactly << 6 | mtu_code(*addresses.device));
+  path.mtu = static_cast<uint8_t>(kExactly << 6 | path_mtu(*addresses.device));
   path.rate = kExactly << 6 | kRate100Gbps;
   path.packet_life_time = kExactly << 6 | kPacketLifeTime;
   ib_path_rec_data out{};
@@ -179,7 +178,7 @@ int infiniband_attributes(const CmId::Addresses& addresses, uint32_t qp_state,
       out.qp_attr_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
       out.ah_attr = path_address(addresses);
-      out.path_mtu = mtu_code(*addresses.device);
+      out.path_mtu = path_mtu(*addresses.device);
       out.dest_qp_num = kCmPeerQpn;
       out.max_dest_rd_atomic = depths.responder_resources;
       return 0;

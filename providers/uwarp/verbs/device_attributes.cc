@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/limits.h"
+#include "base/mtu_code.h"
 #include "base/settings.h"
 #include "datagram/multicast.h"
 #include "memory/fault_safe_copy.h"
@@ -101,14 +102,6 @@ ibv_device_attr basic_attributes(const NetDevice& device, const AdapterProfile& 
   return attr;
 }
 
-/// The largest InfiniBand MTU code that fits an Ethernet frame of this netdev.
-ibv_mtu mtu_code(uint32_t mtu_bytes) {
-  ibv_mtu code = IBV_MTU_256;
-  for (uint32_t bytes = 512; code < IBV_MTU_4096 && bytes <= mtu_bytes; bytes *= 2)
-    code = static_cast<ibv_mtu>(code + 1);
-  return code;
-}
-
 }  // namespace
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
@@ -161,10 +154,10 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) {
   const AdapterProfile& profile = settings().adapter;
   attr->max_mtu = static_cast<ibv_mtu>(profile.max_mtu);
   // A datagram may be as long as this, and TCP carries the largest over any link.
+  const uint32_t mtu_bytes = current != nullptr ? current->mtu_bytes : opened.mtu_bytes;
   attr->active_mtu = settings().persona == Persona::kRoce
                          ? attr->max_mtu
-                         : std::min(attr->max_mtu, mtu_code(current != nullptr ? current->mtu_bytes
-                                                                               : opened.mtu_bytes));
+                         : static_cast<ibv_mtu>(std::min(profile.max_mtu, mtu_code(mtu_bytes)));
   attr->gid_tbl_len = kGidTableEntries;
   attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
   attr->max_msg_sz = profile.max_msg_sz;

@@ -65,8 +65,10 @@ class RingWriter {
   }
   bool keeps_to_first_page() const { return end_ != size_; }
   uint32_t free_bytes() const { return size_ - (at_.bytes - read_); }
-  /// Worth a poll(): the ring could begin again, and is out of the nearest cache by now.
+  /// A small write is worth a poll(): the ring could begin again, and is out of the nearest cache
+  /// by now. Large ones would take back the lines that the reader's cache has just got.
   bool far() const { return at_.bytes > kNear; }
+  static bool is_small(size_t bytes) { return bytes < kNear; }
 
   /// A place of up to `wanted` bytes for a record of its own; 0: no room. Filled, it is ended by
   /// put().

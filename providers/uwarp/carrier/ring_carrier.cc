@@ -289,11 +289,22 @@ void RingCarrier::show() {
   if (writer_.publish()) parts_->wakeup.ring();
 }
 
+namespace {
+
+size_t total(std::span<const iovec> bytes) {
+  size_t sum = 0;
+  for (const iovec& piece : bytes) sum += piece.iov_len;
+  return sum;
+}
+
+}  // namespace
+
 // What is due to the caller: given_back(), 0 for nothing yet, or an errno below zero.
 ssize_t RingCarrier::write(std::span<const iovec> bytes) {
   if (writer_.keeps_to_first_page()) [[unlikely]]
     (void)check_trimmed();
-  if ((lent_count_ != 0 || writer_.far()) && !take_back()) return -EPROTO;
+  const bool begins_again = writer_.far() && RingWriter::is_small(total(bytes));
+  if ((lent_count_ != 0 || begins_again) && !take_back()) return -EPROTO;
   size_t skip = written_ - given_;  // in the ring already
   bool full = false;
   bool polled = false;

@@ -330,6 +330,8 @@ const std::string& TcpSocket::system_congestion_control() const {
   return of_system.get([this] { return congestion_control(); });
 }
 
+bool TcpSocket::is_established() const { return info_of(fd_).tcpi_state == TCP_ESTABLISHED; }
+
 TcpSocket::Distance TcpSocket::distance(const sockaddr_storage& own,
                                         const sockaddr_storage& peer) const {
   // A peer with this end's own address is on this machine; the others cost a look.

@@ -113,6 +113,8 @@ class TcpSocket {
   /// Bytes wait to be sent and none is on its way: the peer has closed its window (RFC 9293
   /// 3.8.6.1). An end that stands behind them does not reach it, but a reset does.
   bool peer_has_no_space() const;
+  /// The peer's system has answered, its application perhaps not yet.
+  bool is_established() const;
   /// How far away the peer of an established connection is: near is a round trip of less than
   /// tuning::kNearRoundTripUs, to another network namespace, say.
   enum class Distance : uint8_t { kSameHost, kNear, kFar };

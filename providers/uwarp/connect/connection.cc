@@ -90,6 +90,17 @@ bool Connection::abandon_before_request() {
   return true;
 }
 
+void Connection::answer_within_ms(uint32_t wait_ms) {
+  Turn turn(*this);
+  if (PassiveStartup* const startup = passive()) startup->answer_until(Deadline::after_ms(wait_ms));
+  finish(turn);
+}
+
+bool Connection::has_reached_peer() {
+  const Lock lock(mutex_);
+  return active() != nullptr && socket_.tcp().is_established();
+}
+
 void Connection::drop_owner() {
   const Turn turn(*this);
   calls_.drop_owner();

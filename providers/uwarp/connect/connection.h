@@ -155,6 +155,10 @@ class Connection final : public Source,
   void abort() override;
   /// Active: ends the attempt, as abort() does, unless our Request has gone out already (false).
   bool abandon_before_request();
+  /// Passive: without an answer by then it is reset, as after abort().
+  void answer_within_ms(uint32_t wait_ms);
+  /// Active, not ended: the peer's system has taken the TCP connection.
+  bool has_reached_peer();
   /// No owner call begins any more; one may still run. The connection itself goes on.
   void drop_owner();
 

@@ -372,6 +372,14 @@ void Endpoint::rendezvous_failed() {
   qp_.to_error(WcStatus::kRetryExcErr);
 }
 
+namespace {
+
+/// A call waits below RTR no longer, and is made anew: so its caller can tell an application that
+/// does not go on from one whose thread has had no processor.
+constexpr uint32_t kLongestHoldMs = 2000;
+
+}  // namespace
+
 void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall& call) {
   Lock lock(mutex_);
   const QpState state = state_locked();
@@ -389,8 +397,9 @@ void Endpoint::answer(std::shared_ptr<Connection> request, const RendezvousCall&
     displaced = std::move(held_.front().request);
     held_.erase(held_.begin());
   }
-  held_.push_back({std::move(request), call});
+  held_.push_back({request, call});
   lock.unlock();
+  request->answer_within_ms(kLongestHoldMs);
   if (displaced != nullptr) refuse(*displaced, RendezvousVerdict::kTooMany);
 }
 

@@ -272,9 +272,12 @@ void Rendezvous::start_dial(Lock<Mutex>& lock) {
 }
 
 void Rendezvous::retry_locked() {
-  if (!dialing_ || stopped_ || kept_ != nullptr) return;
-  pause_ns_ = std::clamp(pause_ns_ * 2, kFirstPauseNs, kLongestPauseNs);
-  retry_ns_ = now_ns() + pause_ns_;
+  if (stopped_ || kept_ != nullptr) return;
+  if (std::exchange(outstayed_, false)) give_up_ns_ = now_ns();
+  if (dialing_) {
+    pause_ns_ = std::clamp(pause_ns_ * 2, kFirstPauseNs, kLongestPauseNs);
+    retry_ns_ = now_ns() + pause_ns_;
+  }
   update_deadline_locked();
 }
 
@@ -296,7 +299,7 @@ uint64_t Rendezvous::patience_ns_locked() const {
 }
 
 void Rendezvous::work_waiting_locked() {
-  if (stopped_ || connected_ || give_up_ns_ != 0) return;
+  if (stopped_ || connected_ || outstayed_ || give_up_ns_ != 0) return;
   if (terms_.timeout_ns == 0 && !is_unreliable(terms_.transport)) return;
   give_up_ns_ = now_ns() + (gave_up_ ? 0 : patience_ns_locked());
   update_deadline_locked();
@@ -307,10 +310,27 @@ void Rendezvous::deadline_passed() {
   take_pending_calls(lock);
   if (stopped_ || connected_) return;
   const uint64_t now = now_ns();
-  if (give_up_ns_ != 0 && give_up_ns_ <= now) return give_up(lock);
-  if (retry_ns_ != 0 && retry_ns_ <= now && kept_ == nullptr && dial_ == nullptr)
-    return start_dial(lock);
+  // First a last call, in case that both are late.
+  if (retry_ns_ != 0 && retry_ns_ <= now && kept_ == nullptr && dial_ == nullptr) {
+    start_dial(lock);
+    return update_deadline_locked();
+  }
+  if (give_up_ns_ != 0 && give_up_ns_ <= now) {
+    if (!call_stands_locked()) return give_up(lock);
+    outstay_locked();
+  }
   update_deadline_locked();
+}
+
+// A peer that TCP has reached is alive. It may have no processor to answer with, where an adapter's
+// own would have: its time is that of the call, UWARP_CONNECT_TIMEOUT_MS.
+bool Rendezvous::call_stands_locked() const {
+  return starting_ || kept_ != nullptr || (dial_ != nullptr && dial_->has_reached_peer());
+}
+
+void Rendezvous::outstay_locked() {
+  outstayed_ = true;
+  give_up_ns_ = 0;
 }
 
 // Gives the lock up. An unreliable queue pair goes on: its peer may still come.
@@ -385,6 +405,8 @@ void Rendezvous::connection_rejected(const std::shared_ptr<Connection>& connecti
   if (answer) log_event("rendezvous: call refused: %s", describe(answer->verdict));
   const Lock lock(mutex_);
   dial_over_locked(connection);
+  if (answer && answer->verdict == RendezvousVerdict::kCollision && give_up_ns_ != 0)
+    give_up_ns_ = now_ns() + patience_ns_locked();  // its own call is on its way to us
   if (answer && answer->verdict == RendezvousVerdict::kUnknownVersion) {
     retry_ns_ = 0;  // it will not understand the next call either
     update_deadline_locked();

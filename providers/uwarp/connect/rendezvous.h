@@ -135,6 +135,8 @@ class Rendezvous final : public Source, public ConnectionOwner {
   uint64_t retry_ns_ GUARDED_BY(mutex_) = 0;  // when to dial again; 0: not
   // When waiting requests fail, or are lost; 0: none waits.
   uint64_t give_up_ns_ GUARDED_BY(mutex_) = 0;
+  // Patience is over, but not for the call that TCP has brought to the peer.
+  bool outstayed_ GUARDED_BY(mutex_) = false;
   bool gave_up_ GUARDED_BY(mutex_) = false;   // requests have been lost: later ones do not wait
   uint64_t pause_ns_ GUARDED_BY(mutex_) = 0;  // length of the last pause between two calls
 
@@ -185,6 +187,8 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void retry_locked() REQUIRES(mutex_);
   void work_waiting_locked() REQUIRES(mutex_);
   uint64_t patience_ns_locked() const REQUIRES(mutex_);
+  bool call_stands_locked() const REQUIRES(mutex_);
+  void outstay_locked() REQUIRES(mutex_);
   void give_up(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void update_deadline_locked() REQUIRES(mutex_);
   std::weak_ptr<ConnectionOwner> as_owner() {

@@ -185,8 +185,15 @@ class PassiveStartup {
   std::shared_ptr<Listener> listener() const { return listener_.lock(); }
   MpaResponder& responder() { return responder_; }
   size_t bytes_wanted() const { return responder_.bytes_wanted(); }
-  Deadline deadline() const { return reading() ? std::get<Reading>(state_).end : Deadline(); }
+  Deadline deadline() const {
+    if (reading()) return std::get<Reading>(state_).end;
+    return requested() ? std::get<Requested>(state_).end : Deadline();
+  }
 
+  /// requested(): it is answered until `end`, or not at all.
+  void answer_until(Deadline end) {
+    if (requested()) std::get<Requested>(state_).end = end;
+  }
   /// While reading(): `count` as of the socket, not -EAGAIN, with the bytes if it is positive. If
   /// kRefused comes out, the responder's refusal() is to be sent, unless the peer has closed.
   MpaResponder::Verdict on_received(ssize_t count, std::span<const std::byte> bytes) {
@@ -211,11 +218,10 @@ class PassiveStartup {
     state_ = PeerLeft{};
     return true;
   }
-  /// True: the Request has not come in time.
+  /// True: the Request, or what answers it, has not come in time.
   bool on_deadline(uint64_t now_ns) {
-    auto* const reading = std::get_if<Reading>(&state_);
-    if (reading == nullptr || !reading->end.take_passed(now_ns)) return false;
-    log_event("connection: start-up timed out");
+    if (!deadline().take_passed(now_ns)) return false;
+    if (reading()) log_event("connection: start-up timed out");
     return true;
   }
 
@@ -226,7 +232,9 @@ class PassiveStartup {
   struct Reading {
     Deadline end;
   };
-  struct Requested {};
+  struct Requested {
+    Deadline end;
+  };
   struct PeerLeft {};
 
   std::weak_ptr<Listener> listener_;

@@ -207,6 +207,40 @@ TEST(Rendezvous, ThePeerNeverAnswers) {
   EXPECT_EQ(a.state(), QpState::kErr);
 }
 
+// TCP has brought the call to a process that does not serve it: there an adapter's own processor
+// would. It waits beyond the queue pair's timeout and its least, 5 s.
+TEST(Rendezvous, APeerWithoutAProcessorIsWaitedFor) {
+  Node a;
+  const int peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof at;
+  ASSERT_EQ(bind(peer, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(getsockname(peer, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  ASSERT_EQ(listen(peer, 1), 0);
+  ASSERT_EQ(a.init(), 0);
+  ASSERT_EQ(a.rtr(Qpn{uint32_t{ntohs(at.sin_port)} << 8}), 0);
+  ASSERT_EQ(a.rts(1), 0);
+  ASSERT_EQ(a.post_send(2, 0, 8), 0);
+  std::this_thread::sleep_for(6s);
+  EXPECT_EQ(a.state(), QpState::kRts) << "it has not given up";
+  close(peer);  // with the call that waits in it, which is reset
+  EXPECT_EQ(a.wait_passive().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(a.state(), QpState::kErr);
+}
+
+// A queue pair in INIT holds a call for a while only, as its application may never go on.
+TEST(Rendezvous, APeerThatStaysInInitIsGivenUp) {
+  Node a, b;
+  ASSERT_EQ(a.init(), 0);
+  ASSERT_EQ(b.init(), 0);
+  ASSERT_EQ(a.rtr(b.endpoint->number()), 0);
+  ASSERT_EQ(a.rts(1), 0);
+  ASSERT_EQ(a.post_send(2, 0, 8), 0);
+  EXPECT_EQ(a.wait_passive().status, WcStatus::kRetryExcErr);
+  EXPECT_EQ(a.state(), QpState::kErr);
+}
+
 TEST(Rendezvous, WrongPsnIsRefused) {
   Node a, b;
   for (Node* node : {&a, &b}) ASSERT_EQ(node->init(), 0);

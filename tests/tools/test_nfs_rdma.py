@@ -394,8 +394,7 @@ OPERATIONS = {3: {"lookup": "3", "read": "6", "write": "7", "create": "8", "rena
 
 
 @needs_capture
-@pytest.mark.parametrize("threshold", [1024, 8192])
-@each_version
+@pytest.mark.parametrize("version, threshold", [(3, 1024), (4, 8192)])
 def test_capture(start, serve, loopback, content, tmp_path, version, threshold, monkeypatch):
     monkeypatch.setenv("UWARP_SHM", "0")  # what goes by shared memory is on no link
     (content / "file").write_bytes(random_bytes(4093))

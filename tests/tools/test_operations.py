@@ -90,6 +90,7 @@ def values(packets, field):
 
 
 @needs_capture
+@pytest.mark.parametrize("link", ["veth"], indirect=True)  # the bytes are those of loopback
 @pytest.mark.parametrize("operation", [name for name, (_, opcodes) in OPERATIONS.items()
                                        if not opcodes & UNKNOWN_TO_TSHARK])
 def test_capture(start, link, port, tmp_path, operation):

@@ -17,7 +17,7 @@ import victim  # noqa: E402
 
 
 def pytest_addoption(parser):
-    parser.addoption("--seconds", type=int, default=2, help="how long each attack lasts")
+    parser.addoption("--seconds", type=int, default=1, help="how long each attack lasts")
 
 
 def pytest_sessionstart():

@@ -273,7 +273,7 @@ TEST(OnDemandAtomics, WhileAThreadTakesThePageAway) {
     }
   });
   std::set<WcStatus> seen;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 500; ++i) {
     Pair pair(1);
     GuardedMemory mine(8);
     MemoryRegion* const region = *pair.regions.add(

@@ -169,7 +169,7 @@ TEST(Log, AForkedChildCanWrite) {
       });
     }
     bool all_wrote = true;
-    for (int i = 0; i < 100 && all_wrote; ++i) {
+    for (int i = 0; i < 40 && all_wrote; ++i) {
       const pid_t child = fork();
       if (child == 0) {
         alarm(5);

@@ -291,7 +291,7 @@ ssize_t Stream::read_wire(std::span<const iovec> buffer, StreamEvents& notice) {
 
 // The turn that follows has a time set for it.
 void Stream::tell_placed_later(uint64_t bytes) {
-  if (wire_->note_placed(bytes, now_ns())) owner_->schedule();
+  if (ring_->peer_wants_placed() && wire_->note_placed(bytes, now_ns())) owner_->schedule();
 }
 
 ssize_t Stream::write_wire(std::span<const iovec> bytes) { return wire_->enter(bytes, now_ns()); }

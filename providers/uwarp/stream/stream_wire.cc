@@ -89,6 +89,7 @@ void StreamWire::note_input_wake(uint64_t now_ns) {
 }
 
 bool StreamWire::input_wake_changed() {
+  if (retell_wake_.exchange(false)) told_wake_ns_ = 0;
   const uint64_t wake_ns = in_wake_ns_.load(std::memory_order_relaxed);
   return std::exchange(told_wake_ns_, wake_ns) != wake_ns && wake_ns != 0;
 }
@@ -104,6 +105,7 @@ uint64_t StreamWire::deadline_ns() const {
 void StreamWire::begin_deadline() {
   in_wake_ns_.store(0, std::memory_order_release);
   out_wake_ns_.store(0, std::memory_order_release);
+  retell_wake_.store(true);
 }
 
 }  // namespace uwarp

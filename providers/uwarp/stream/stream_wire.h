@@ -62,7 +62,10 @@ class StreamWire {
   template <class Clock, class ReadCarrier>
   ssize_t receive(std::span<const iovec> buffer, const Clock& clock,
                   const ReadCarrier& read_carrier) {
-    if (passes_ && in_.empty() && !ended_) return read_carrier(buffer);
+    if (passes_ && in_.empty() && !ended_) {
+      in_wake_ns_.store(0, std::memory_order_release);
+      return read_carrier(buffer);
+    }
     fill(clock, read_carrier);
     const uint64_t now_ns = clock();
     const size_t count = in_.read(buffer, now_ns);
@@ -157,6 +160,7 @@ class StreamWire {
   uint64_t noted_placed_ = 0;
   uint64_t told_wake_ns_ = 0;
 
+  std::atomic<bool> retell_wake_{false};  // a deadline has passed: what was told holds no more
   std::atomic<uint64_t> out_wake_ns_{0};
   std::atomic<uint64_t> in_wake_ns_{0};
   std::atomic<bool> carries_{false};

@@ -144,6 +144,10 @@ TEST(StreamWire, WhatComesIsSeenAfterTheLatency) {
   EXPECT_TRUE(one.wire.input_wake_changed());
   EXPECT_FALSE(one.wire.input_wake_changed());
   EXPECT_EQ(one.wire.deadline_ns(), 1'000 + kLatencyNs);
+  // After a deadline the same time is told again.
+  one.wire.begin_deadline();
+  EXPECT_EQ(one.receive(), kNothingYet);
+  EXPECT_TRUE(one.wire.input_wake_changed());
   one.now_ns += kLatencyNs;
   EXPECT_EQ(one.receive(3), "pon");
   EXPECT_EQ(one.receive(), "g");

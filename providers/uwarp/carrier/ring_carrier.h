@@ -94,6 +94,8 @@ class RingCarrier final : public LentMemory, public RemoteMemory {
   /// So many bytes of what came by the ring are placed and completed. True: the peer wants to be
   /// told that, and is.
   bool tell_placed(uint64_t bytes);
+  /// The peer wants to be told so.
+  bool peer_wants_placed() const { return in_.wants_placed.load(std::memory_order_relaxed) != 0; }
   /// From now on the peer tells how much it has placed, if it can.
   void want_placed() { out_.wants_placed.store(1, std::memory_order_relaxed); }
   /// It has placed more since the last call. Once receive() has found nothing it will ring.

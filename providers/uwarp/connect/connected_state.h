@@ -83,7 +83,8 @@ class ConnectedState {
     bool notify_end = false;     // ... that it has ended, though the stream goes on for a while
     bool turn = false;           // what came before the end is read first
     bool pump = false;           // later: there is something to send
-    bool transmit_overdue = false, release = false, expire = false;  // later, by the stream
+    bool transmit_overdue = false, release = false, expire = false,
+         wire = false;  // later, by the stream
   };
 
   ConnectedState(Endpoint& endpoint, Socket& socket, const Terms& terms, uint64_t now_ns)
@@ -95,11 +96,12 @@ class ConnectedState {
   Deadline deadline() const {
     const auto of_phase = [](const auto& phase) { return phase.until; };
     return earliest({std::visit(of_phase, phase_), terms_.first_fpdu, rnr_, fault_, post_,
-                     peer_check_, nudge_, trim_});
+                     peer_check_, nudge_, trim_, wire_});
   }
 
   Next on_events(const StreamEvents& events, uint64_t now_ns) {
     Next next;
+    wire_ = {endpoint_->stream().wire_deadline_ns()};
     FaultScript* const script = qp().script();
     if (script != nullptr) {  // what it has decided inside the stream
       if (script->take_reset() && !in<Failing>()) {
@@ -170,6 +172,7 @@ class ConnectedState {
     next.transmit_overdue = post_.take_passed(now_ns);
     next.expire = rnr_.take_passed(now_ns);
     next.release = fault_.take_passed(now_ns);
+    next.wire = wire_.take_passed(now_ns);
     if (trim_.take_passed(now_ns) && !endpoint_->stream().trim_ring()) on_busy_ring(now_ns);
     if (auto* const silent = std::get_if<Silent>(&phase_);
         silent && silent->until.take_passed(now_ns)) {
@@ -382,6 +385,7 @@ class ConnectedState {
 
   // Something waited for the send side: the Terminate, or the last of what was posted.
   void check_transmit(Next& next) {
+    if (endpoint_->stream().wire_carries()) return;
     if (in<Failing>()) {
       if (!qp().transmitter().finished()) return;
     } else if (in<PeerFinished>()) {
@@ -405,6 +409,7 @@ class ConnectedState {
   std::variant<Flowing, Disconnecting, PeerFinished, Silent, GivenUp, Failing> phase_;
   Deadline rnr_;         // a receive must have been posted
   Deadline fault_;       // a FaultScript holds a direction
+  Deadline wire_;        // a wire has carried something
   Deadline post_;        // posts that wait for others go out
   Deadline peer_check_;  // the next look whether the peer acknowledges what was sent
   Deadline trim_;        // the next look whether the ring is unused

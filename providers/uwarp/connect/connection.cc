@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -16,6 +17,7 @@
 #include "connect/connect_context.h"
 #include "connect/endpoint.h"
 #include "connect/listener.h"
+#include "inject/process_faults.h"
 #include "os/clock.h"
 #include "os/output_file.h"
 #include "os/pull_cost.h"
@@ -257,6 +259,7 @@ void Connection::deadline_passed() {
   if (next.transmit_overdue) endpoint->stream().transmit_overdue();
   if (next.release) endpoint->script_deadline_passed();
   if (next.expire) endpoint->stream().expire();
+  if (next.wire) endpoint->stream().on_wire_deadline();
 }
 
 bool Connection::acknowledged() const { return endpoint_->qp().config().acknowledged; }
@@ -334,6 +337,24 @@ constexpr uint32_t kDefaultPeerTimeoutMs = 30'000;
 /// packets; TCP needs some retransmissions of up to a second each before silence means anything.
 constexpr uint32_t kLeastPeerTimeoutMs = 5'000;
 
+/// Null: UWARP_FAULT orders none.
+std::shared_ptr<WireLink> wire_between(const sockaddr_storage& own, const sockaddr_storage& peer) {
+  ProcessFaults* const faults = ProcessFaults::instance();
+  if (faults == nullptr || !faults->wires().any()) return nullptr;
+  return faults->wires().between(ip_of(own).bytes(), ip_of(peer).bytes());
+}
+
+void log_wire(Qpn number, const Wire& wire) {
+  const WireTerms& terms = wire.terms();
+  std::string rate = "no limit of the rate";
+  if (terms.bits_per_second != 0)
+    rate = "rate " + std::to_string(terms.bits_per_second) + " bit/s, queue " +
+           std::to_string(wire.queue_bytes()) + " bytes";
+  log_event("qp %#x: over a wire: latency %llu us, jitter %llu us, %s", number.value,
+            static_cast<unsigned long long>(terms.latency_ns / 1000),
+            static_cast<unsigned long long>(terms.jitter_ns / 1000), rate.c_str());
+}
+
 }  // namespace
 
 StreamConfig Connection::stream_config(const Agreed& agreed) {
@@ -404,7 +425,12 @@ int Connection::open_stream(Turn& turn, const Agreed& agreed) {
 
 int Connection::enter_fpdu_mode(Turn& turn, const StreamConfig& config,
                                 const Connected::Terms& terms) {
-  if (!endpoint_->open_stream(*this, config, socket_.ends(*this))) return ECONNABORTED;
+  Stream::Ends ends = socket_.ends(*this);
+  ends.link = wire_between(local_, remote_);
+  StreamConfig wired = config;
+  wired.over_wire = ends.link != nullptr;
+  if (!endpoint_->open_stream(*this, wired, ends)) return ECONNABORTED;
+  if (wired.over_wire) log_wire(endpoint_->number(), *ends.link->out);
   if (config.may_leave_tcp && dialed_) endpoint_->stream().notify_when_busy();
   if (log_enabled()) [[unlikely]]
     log_carrier();

@@ -58,6 +58,7 @@ DatagramPath::Taken Trunk::append(const DatagramHeader& header, BufferList& payl
   }
   if (filling_ == nullptr || !filling_->has_space(header)) {
     close_frame_locked();
+    if (connection_ != nullptr && connection_->wire_is_full()) return Taken::kDropped;
     // Without memory for a frame there is nothing to wait for.
     if (!take_frame_locked())
       return stalled_ || has_space_locked() ? Taken::kDropped : Taken::kFull;

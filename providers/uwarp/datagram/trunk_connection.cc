@@ -18,6 +18,7 @@
 #include "datagram/datagram_endpoint.h"
 #include "datagram/trunk.h"
 #include "datagram/trunks.h"
+#include "inject/process_faults.h"
 #include "os/clock.h"
 
 namespace uwarp {
@@ -109,6 +110,10 @@ int TrunkConnection::make_endpoint() {
   config.max_send_wr = kDepth;
   config.max_recv_wr = 0;
   config.signal_all = true;
+  // A script without rules: the transmitter tells the peer of a wire where it asks for faults.
+  ProcessFaults* const faults = ProcessFaults::instance();
+  if (faults != nullptr && faults->wires().any())
+    config.script = std::make_shared<FaultScript>(FaultPlan{}, 0, nullptr);
   auto endpoint = Endpoint::create(trunks_.context(), trunk_->device(), config);
   if (!endpoint) return endpoint.error();
   endpoint_ = std::move(*endpoint);
@@ -342,6 +347,10 @@ void TrunkConnection::set_alarm() {
 }
 
 // --- Sending
+
+bool TrunkConnection::wire_is_full() const {
+  return endpoint_->qp().script() != nullptr && endpoint_->stream().wire_is_full();
+}
 
 bool TrunkConnection::post(const Frame& frame) {
   const Sge sge{reinterpret_cast<uintptr_t>(frame.bytes), frame.size, frame.lkey};

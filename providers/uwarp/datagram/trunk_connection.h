@@ -185,6 +185,8 @@ class TrunkConnection final : public Source,
   /// The trunk was told that it is open. Never, if it only receives.
   bool known() const { return known_; }
   void set_known() { known_ = true; }
+  /// UWARP_FAULT orders a wire to the peer, and its queue has no room.
+  bool wire_is_full() const;
   /// False: no room in its queue, or the connection has failed.
   bool post(const Frame& frame);
   /// How many posted frames are done with since the last call, oldest first.

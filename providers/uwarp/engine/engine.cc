@@ -16,6 +16,7 @@
 #include "carrier/tcp_socket.h"
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
+#include "inject/process_faults.h"
 #include "net/neighbour.h"
 #include "net/net_watch.h"
 #include "os/call_cost.h"
@@ -99,6 +100,9 @@ void Engine::at_exit() {
   Engine* engine = process_engine.find();
   if (engine == nullptr) return;
   engine->progress_.stop_helper(&engine->trunks_);
+  if (ProcessFaults* faults = ProcessFaults::instance(); faults != nullptr && faults->wires().any())
+    engine->context_.endpoints.visit(
+        [](const std::shared_ptr<Endpoint>& endpoint) { endpoint->stream().hurry(); });
   if (engine->trace_ != nullptr) engine->trace_->finish();
   if (settings().stat != StatShown::kAlsoAtEnd) return;
   for (const std::string& line : engine->stat_page_.totals_at_exit()) complain_on_stderr(line);

@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "inject/splitmix.h"
+
 namespace uwarp {
 namespace {
 
@@ -29,6 +31,11 @@ enum Key : uint32_t {
   kDelay = 1u << 12,
   kType = 1u << 13,
   kBurst = 1u << 14,
+  kLatency = 1u << 15,
+  kJitter = 1u << 16,
+  kLinkRate = 1u << 17,
+  kQueue = 1u << 18,
+  kPeer = 1u << 19,
 };
 constexpr uint32_t kOnce = kNth | kAfter | kChance;
 constexpr uint32_t kRepeated = kOnce | kEvery | kTimes;
@@ -59,6 +66,8 @@ constexpr KindRow kKinds[] = {
     {"refuse", FaultKind::kRefuse, kRepeated, 0},
     {"unreachable", FaultKind::kUnreachable, kRepeated, 0},
     {"reject", FaultKind::kReject, kRepeated, 0},
+    {"wire", FaultKind::kWire, kLatency | kJitter | kLinkRate | kQueue | kPeer,
+     kLatency | kLinkRate},
 };
 
 struct Word {
@@ -125,6 +134,16 @@ std::optional<uint64_t> read_quantity(Text text, std::span<const Unit> units) {
 }
 constexpr Unit kTimeUnits[] = {{"us", 1'000}, {"ms", 1'000'000}, {"s", 1'000'000'000}};
 constexpr Unit kRateUnits[] = {{"", 1}, {"K", 1'000}, {"M", 1'000'000}, {"G", 1'000'000'000}};
+
+// Links are named by bits per second, and with "bit" behind the letter this cannot be misread.
+constexpr Unit kLinkUnits[] = {{"K", 1'000},        {"Kbit", 1'000},      {"M", 1'000'000},
+                               {"Mbit", 1'000'000}, {"G", 1'000'000'000}, {"Gbit", 1'000'000'000}};
+
+std::optional<uint64_t> read_limited(Text text, std::span<const Unit> units, uint64_t least,
+                                     uint64_t most) {
+  const auto value = read_quantity(text, units);
+  return value && *value >= least && *value <= most ? value : std::nullopt;
+}
 
 /// Layer, type and code as L/T/CC, the code in hexadecimal as the RFCs write it.
 std::optional<TerminateCode> read_terminate(Text text) {
@@ -214,6 +233,26 @@ constexpr KeyRow kKeys[] = {
      [](FaultRule& rule, Text text) { return keep(rule.event, find_word(kEvents, text)); },
      kEvents},
     {"burst", kBurst, kCount, keep_count<&FaultRule::burst>},
+    {"latency", kLatency, "a time from 1us to 1s",
+     [](FaultRule& rule, Text text) {
+       return keep(rule.wire.latency_ns, read_limited(text, kTimeUnits, 1, WireTerms::kMostNs));
+     }},
+    {"jitter", kJitter, "a time from 1us to 1s",
+     [](FaultRule& rule, Text text) {
+       return keep(rule.wire.jitter_ns, read_limited(text, kTimeUnits, 1, WireTerms::kMostNs));
+     }},
+    {"rate", kLinkRate, "bits per second from 10K to 1000G, such as 100M or 10G",
+     [](FaultRule& rule, Text text) {
+       return keep(rule.wire.bits_per_second,
+                   read_limited(text, kLinkUnits, WireTerms::kLeastRate, WireTerms::kMostRate));
+     }},
+    {"queue", kQueue, "bytes from 4096 to 1G, such as 64K",
+     [](FaultRule& rule, Text text) {
+       return keep(rule.wire.queue_bytes,
+                   read_limited(text, kRateUnits, WireTerms::kLeastQueue, WireTerms::kMostQueue));
+     }},
+    {"peer", kPeer, "an IPv4 or IPv6 address",
+     [](FaultRule& rule, Text text) { return keep(rule.peer, read_wire_address(text)); }},
 };
 
 std::string quoted(Text text) { return "\"" + std::string(text) + "\""; }
@@ -256,9 +295,11 @@ class RuleReader {
     const size_t equals = word.find('=');
     if (equals == Text::npos) return complain(quoted(word) + " is not KEY=VALUE");
     const Text name = word.substr(0, equals);
-    const auto key = std::find_if(std::begin(kKeys), std::end(kKeys),
-                                  [&](const KeyRow& one) { return name == one.name; });
-    if (key == std::end(kKeys) || (key->key & allowed) == 0)
+    // A name may be that of two keys, each of other kinds.
+    const auto key = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeyRow& one) {
+      return name == one.name && (one.key & allowed) != 0;
+    });
+    if (key == std::end(kKeys))
       return complain(quoted(name) + " is not a word of this kind of fault");
     if ((seen_ & key->key) != 0) return complain(quoted(name) + " is given twice");
     seen_ |= key->key;
@@ -275,6 +316,7 @@ class RuleReader {
         if ((row.needed & key.key) != 0) names += (names.empty() ? "" : " or ") + quoted(key.name);
       return complain(names + " is missing");
     }
+    if (row.kind == FaultKind::kWire) return finish_wire();
     const uint32_t triggers = seen_ & kTriggers;
     if ((triggers & (triggers - 1)) != 0)
       return complain("only one of nth, after, every, p and at");
@@ -284,18 +326,18 @@ class RuleReader {
       return complain("\"op=recv\" is not possible: this kind of fault acts on what is sent");
   }
 
+  void finish_wire() {
+    if (rule_.wire.jitter_ns > rule_.wire.latency_ns)
+      return complain("\"jitter\" is more than \"latency\"");
+    if ((seen_ & kQueue) != 0 && (seen_ & kLinkRate) == 0)
+      complain("\"queue\" without \"rate\": nothing waits for a wire without a rate");
+  }
+
   std::string& error_;
   FaultRule& rule_;
   std::string name_;
   uint32_t seen_ = 0;
 };
-
-uint64_t mix(uint64_t z) {  // splitmix64
-  z += 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
 
 /// True if `text` is a seed; a bad one is an error.
 bool read_seed(Text text, FaultPlan& plan, std::string& error) {
@@ -329,6 +371,7 @@ FaultPlan FaultPlan::parse(std::string_view text, std::string& error) {
     if (RuleReader::next_word(rest).empty() || read_seed(part, plan, error)) continue;
     RuleReader(error, plan.rules.emplace_back()).read(part);
   }
+  for (FaultRule& rule : plan.rules) rule.wire.seed = plan.seed;
   return error.empty() ? plan : FaultPlan{};
 }
 
@@ -345,7 +388,8 @@ const char* name_of_status(uint32_t status) {
 }
 
 FaultCounter::FaultCounter(const FaultPlan& plan, size_t rule, uint64_t stream)
-    : rule_(plan.rules[rule]), salt_(mix(mix(plan.seed) ^ mix(rule) ^ (stream << 32))) {}
+    : rule_(plan.rules[rule]),
+      salt_(splitmix(splitmix(plan.seed) ^ splitmix(rule) ^ (stream << 32))) {}
 
 bool FaultCounter::due() const {
   switch (rule_.when) {
@@ -355,7 +399,7 @@ bool FaultCounter::due() const {
     case FaultRule::When::kEvery:
       return counted_ % rule_.count == 0;
     case FaultRule::When::kChance:
-      return mix(salt_ + counted_) <= rule_.chance;
+      return splitmix(salt_ + counted_) <= rule_.chance;
     case FaultRule::When::kAt:
       return false;
   }

@@ -5,10 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "inject/wire_address.h"
+#include "inject/wire_terms.h"
 #include "protocol/wire/terminate_code.h"
 
 namespace uwarp {
@@ -36,6 +39,8 @@ enum class FaultKind : uint8_t {
   kRefuse,
   kUnreachable,
   kReject,
+  // Of the network: not counted, there all the time.
+  kWire,
 };
 
 /// What is counted: requests as they are begun, or messages that arrive and take a receive.
@@ -59,6 +64,9 @@ struct FaultRule {
   uint64_t delay_ns = 0;
   uint32_t event = 0;  // kAsyncEvent: value of ibv_event_type
   uint32_t burst = 1;  // ... and how many of them
+
+  WireTerms wire;                   // kWire
+  std::optional<WireAddress> peer;  // kWire: to this peer; none: to all
 };
 
 struct FaultPlan {

@@ -33,9 +33,10 @@ ProcessOwn<Setting> setting;
 
 }  // namespace
 
-ProcessFaults::ProcessFaults(FaultPlan plan) : plan_(std::move(plan)) {
+ProcessFaults::ProcessFaults(FaultPlan plan) : plan_(std::move(plan)), wires_(plan_) {
   for (size_t i = 0; i < plan_.rules.size(); ++i)
-    if (plan_.rules[i].kind >= FaultKind::kCqEvent) counters_.emplace_back(plan_, i, 0);
+    if (plan_.rules[i].kind >= FaultKind::kCqEvent && plan_.rules[i].kind != FaultKind::kWire)
+      counters_.emplace_back(plan_, i, 0);
 }
 
 ProcessFaults* ProcessFaults::instance() { return setting.get().faults.get(); }

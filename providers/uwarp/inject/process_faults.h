@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "inject/fault_plan.h"
+#include "inject/wires.h"
 
 namespace uwarp {
 
@@ -23,6 +24,7 @@ class ProcessFaults {
   const FaultPlan& plan() const { return plan_; }
   /// The number of the next queue pair, from 1.
   uint32_t next_queue_pair();
+  Wires& wires() { return wires_; }
   /// Counts one attempt at what `kind` makes fail. True if it is to fail.
   bool acts(FaultKind kind);
 
@@ -34,6 +36,7 @@ class ProcessFaults {
 
  private:
   const FaultPlan plan_;
+  Wires wires_;
   Mutex mutex_;
   uint32_t queue_pairs_ GUARDED_BY(mutex_) = 0;
   std::vector<FaultCounter> counters_ GUARDED_BY(mutex_);

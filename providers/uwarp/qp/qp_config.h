@@ -154,6 +154,8 @@ struct StreamConfig {
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
+  /// We have a wire to this peer, which is told so if it is a uwarp (WireWrite).
+  bool over_wire = false;
   /// Two on one host may agree to leave TCP (CarrierWrite).
   bool may_leave_tcp = false;
   /// First MSN of queues 0, 1 and 3, both ways: 1, but tests of the wrap begin late.

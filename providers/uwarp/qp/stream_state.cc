@@ -24,6 +24,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   told_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   peer_delivered.store(new_config.first_msn.previous().value, std::memory_order_relaxed);
   first_fpdu.store(false, std::memory_order_relaxed);
+  peer_delays.store(false, std::memory_order_relaxed);
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);
   answer_due.store(false, std::memory_order_relaxed);
   nudge_due.store(new_config.nudge_first_fpdu, std::memory_order_relaxed);

@@ -227,6 +227,7 @@ class StreamState {
   std::atomic<bool> running{false};        // a stream is attached
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
+  std::atomic<bool> peer_delays{false};    // it has a wire of its own (WireWrite)
   std::atomic<bool> answer_due{false};     // owe the magic's answer
   std::atomic<bool> nudge_due{false};      // a zero-length Write is due if nothing else is sent
   // What is to be said to the peer: that a message waits for a receive (DeliveredWrite), and what

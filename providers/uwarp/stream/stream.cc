@@ -36,6 +36,8 @@ StagingPointer& own_staging() {
 
 void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
   // What may fail comes first. A group finds nothing in a stream that is not attached.
+  std::unique_ptr<StreamWire> wire;
+  if (ends.link != nullptr) wire = std::make_unique<StreamWire>(*ends.link, &ends.in == &ends.out);
   groups_[0] = &first;
   groups_[1] = second;
   first.add(*this);
@@ -47,16 +49,21 @@ void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
   }
   // A member by now, so that what is posted from here on is listed.
   const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
-  take_ends(ends);
+  take_ends(ends, std::move(wire));
   attached_.store(true, std::memory_order_release);
 }
 
-void Stream::take_ends(const Ends& ends) {
+void Stream::take_ends(const Ends& ends, std::unique_ptr<StreamWire> wire) {
+  const Path path = wire != nullptr ? Path::kWire : Path::kSocket;
+  reads_by_.store(path, std::memory_order_relaxed);
+  writes_by_.store(path, std::memory_order_relaxed);
+  wire_takes_.store(false, std::memory_order_relaxed);
+  wire_ = std::move(wire);
   in_ = &ends.in;
   out_ = &ends.out;
   capture_ = ends.capture;
   owner_ = &ends.owner;
-  watched_.store(qp_.script() != nullptr, std::memory_order_relaxed);
+  watched_.store(qp_.script() != nullptr || wire_ != nullptr, std::memory_order_relaxed);
   hang_up_.store(0, std::memory_order_relaxed);
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
@@ -79,6 +86,8 @@ void Stream::detach() {
     const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
     if (quiet()) set_muted(false);
     const bool was_attached = attached_.exchange(false, std::memory_order_acq_rel);
+    // What was sent would have arrived after the end of the connection, too.
+    if (was_attached && wire_ != nullptr) empty_wire();
     // The ring stays for a poller that has the stream from a list, as the socket does.
     if (was_attached && ring_ != nullptr) {
       ring_->withdraw();
@@ -163,6 +172,8 @@ bool Stream::join_ring(RingCarrier& ring) {
   const QueuePair::Exclusive exclusive = qp_.lock_exclusive();
   if (!attached() || ring_ != nullptr || ended() || qp_.receiver().closed()) return false;
   ring_ = &ring;
+  // What is sent over a wire is copied, and Reads tell as late as they should what has been placed.
+  if (wire_ != nullptr) return true;
   qp_.lend(&ring);
   if (qp_.wants_placed()) ring.want_placed();
   if (in_ != out_ || capture_ != nullptr || !qp_.may_go_directly()) return true;
@@ -177,7 +188,7 @@ bool Stream::join_ring(RingCarrier& ring) {
 // came before by TCP is done.
 void Stream::note_drained() {
   tell_placed();
-  if (qp_.receiver().rnr_blocked() || qp_.receiver().mid_message()) return;
+  if (qp_.receiver().rnr_blocked() || qp_.receiver().mid_message() || wire_ != nullptr) return;
   ring_->note_placed();
   if (!gate_due_ || !ring_->may_open_gate()) return;
   gate_due_ = false;
@@ -186,8 +197,10 @@ void Stream::note_drained() {
 
 void Stream::tell_placed() {
   const Receiver& receiver = qp_.receiver();
-  if (!receiver.closed() && ring_->tell_placed(receiver.done_bytes() - before_ring_))
-    qp_.note_told_placed();
+  if (receiver.closed()) return;
+  const uint64_t bytes = receiver.done_bytes() - before_ring_;
+  if (wire_ != nullptr) return tell_placed_later(bytes);
+  if (ring_->tell_placed(bytes)) qp_.note_told_placed();
 }
 
 // The peer may tell it before this side is told to read the ring.
@@ -226,7 +239,13 @@ bool Stream::trim_ring() {
   return true;
 }
 
-inline ssize_t Stream::read(std::span<const iovec> buffer) {
+inline ssize_t Stream::read(std::span<const iovec> buffer, StreamEvents& notice) {
+  const Path path = reads_by_.load(std::memory_order_relaxed);
+  if (path == Path::kSocket) return in_->receive(buffer);
+  return path == Path::kRing ? read_ring(buffer) : read_wire(buffer, notice);
+}
+
+inline ssize_t Stream::read_carrier(std::span<const iovec> buffer) {
   return on_ring() ? read_ring(buffer) : in_->receive(buffer);
 }
 
@@ -237,6 +256,12 @@ ssize_t Stream::read_ring(std::span<const iovec> buffer) {
 }
 
 inline ssize_t Stream::write(std::span<const iovec> bytes) {
+  const Path path = writes_by_.load(std::memory_order_relaxed);
+  if (path == Path::kSocket) return out_->send(bytes);
+  return path == Path::kRing ? write_ring(bytes) : write_wire(bytes);
+}
+
+inline ssize_t Stream::write_carrier(std::span<const iovec> bytes) {
   return sends_by_ring_.load(std::memory_order_relaxed) ? write_ring(bytes) : out_->send(bytes);
 }
 
@@ -250,6 +275,83 @@ ssize_t Stream::write_ring(std::span<const iovec> bytes) {
   }
   const ssize_t count = ring_->send(bytes);
   return count == -EPROTO ? -ECONNRESET : count;
+}
+
+// --- Over a wire
+
+ssize_t Stream::read_wire(std::span<const iovec> buffer, StreamEvents& notice) {
+  if (qp_.peer_delays()) wire_->pass_input();
+  const uint64_t placed = wire_->take_placed(now_ns());
+  if (placed != 0 && ring_->tell_placed(placed)) qp_.note_told_placed();
+  const ssize_t count = wire_->receive(
+      buffer, now_ns, [this](std::span<const iovec> place) { return read_carrier(place); });
+  if (wire_->input_wake_changed()) name_owner(notice);
+  return count;
+}
+
+// The turn that follows has a time set for it.
+void Stream::tell_placed_later(uint64_t bytes) {
+  if (ring_->peer_wants_placed() && wire_->note_placed(bytes, now_ns())) owner_->schedule();
+}
+
+ssize_t Stream::write_wire(std::span<const iovec> bytes) { return wire_->enter(bytes, now_ns()); }
+
+// To the socket or ring, what the wire has carried.
+void Stream::hand_over(StreamEvents& notice) {
+  for (;;) {
+    if (wire_->take_switch()) change_carrier();
+    const std::span<const iovec> pieces = wire_->carried(now_ns());
+    if (pieces.empty()) {
+      if (!wire_->switch_due()) return;
+      continue;
+    }
+    const ssize_t sent = write_carrier(pieces);
+    if (sent > 0) {
+      wire_->handed_over(static_cast<size_t>(sent));
+    } else if (sent == -EAGAIN || sent == 0) {
+      return wire_->note_full();
+    } else if (sent == -ENOBUFS || sent == -ENOMEM) {
+      return owner_->schedule();
+    } else {
+      wire_->fail(sent);
+      return note_send_error(sent, notice);
+    }
+  }
+}
+
+// What is on the wire makes the stream look full to pollers, so that they ask space_came().
+void Stream::end_wire_turn() {
+  const bool busy = wire_->end_turn(now_ns());
+  wire_takes_.store(!wire_->queue_full(), std::memory_order_release);
+  if (busy) full_.store(true, std::memory_order_release);
+}
+
+void Stream::empty_wire() {
+  wire_->hurry();
+  StreamEvents ignored;
+  hand_over(ignored);
+}
+
+void Stream::change_carrier() {
+  sends_by_ring_.store(ring_ != nullptr, std::memory_order_release);
+  if (wire_ == nullptr) writes_by_.store(ring_ != nullptr ? Path::kRing : Path::kSocket);
+}
+
+void Stream::on_wire_deadline() {
+  wire_->begin_deadline();
+  StreamEvents notice;
+  (void)receive(notice, true);
+  transmit_turns(notice);
+  deliver(notice);
+}
+
+bool Stream::wire_is_full() const { return wire_ != nullptr && !wire_->has_space(now_ns()); }
+
+void Stream::hurry() {
+  auto turn = qp_.transmit_side().begin();
+  if (!turn) return;
+  if (attached() && wire_ != nullptr) empty_wire();
+  (void)turn.end();
 }
 
 // Two sides may count at once, and lose a turn or two.
@@ -273,6 +375,7 @@ void Stream::transmit() {
 
 // As with the flags below: read by a read-modify-write after the post.
 bool Stream::still_full() {
+  if (wire_takes_.load(std::memory_order_acquire)) return false;
   bool expected = true;
   // No edge comes behind the end of an unreliable queue pair, which goes on.
   return full_.compare_exchange_strong(expected, true) && !qp_.flush_due() && !ended();
@@ -314,7 +417,11 @@ void Stream::transmit_turns(StreamEvents& notice) {
 
 void Stream::transmit_turn(StreamEvents& notice) {
   size_t budget_bytes = tuning::kPassBytes;
-  if (full_.load(std::memory_order_relaxed)) full_.exchange(false);
+  if (full_.load(std::memory_order_relaxed)) {
+    full_.exchange(false);
+    if (wire_ != nullptr) [[unlikely]]
+      hand_over(notice);
+  }
   for (;;) {
     const std::span<const iovec> iovecs = qp_.transmitter().next_iovecs();
     if (iovecs.empty()) {
@@ -331,7 +438,7 @@ void Stream::transmit_turn(StreamEvents& notice) {
         capture_->sent(iovecs, static_cast<size_t>(sent));
       bool more = qp_.transmitter().sent(static_cast<size_t>(sent));
       if (qp_.transmitter().carrier_change_due()) [[unlikely]] {
-        sends_by_ring_.store(ring_ != nullptr, std::memory_order_release);
+        wire_ != nullptr ? wire_->switch_here() : change_carrier();
         qp_.transmitter().carrier_changed();
         more = true;
       }
@@ -357,15 +464,21 @@ void Stream::transmit_turn(StreamEvents& notice) {
     } else if (sent == -EFAULT) {
       qp_.transmitter().fault();
     } else {
-      // The receive direction may still hold what the peer sent before: it reports the end.
-      send_error_.store(static_cast<int>(-sent), std::memory_order_release);
-      hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
-      name_owner(notice);
+      note_send_error(sent, notice);
       break;
     }
   }
-  if (watched_.load(std::memory_order_acquire) || qp_.flush_due()) [[unlikely]]
+  if (watched_.load(std::memory_order_acquire) || qp_.flush_due()) [[unlikely]] {
+    if (wire_ != nullptr) end_wire_turn();
     name_owner(notice);
+  }
+}
+
+// The receive direction may still hold what the peer sent before: it reports the end.
+void Stream::note_send_error(ssize_t error, StreamEvents& notice) {
+  send_error_.store(static_cast<int>(-error), std::memory_order_release);
+  hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
+  name_owner(notice);
 }
 
 // --- Receive
@@ -555,6 +668,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
       return Found::kStopped;
     }
     if (qp_.receiver().closed()) [[unlikely]] {
+      if (wire_ != nullptr) wire_->drop_input();
       const ssize_t dropped = in_->discard(budget_bytes);
       if (dropped > 0) return Found::kMore;
       if (dropped != -EAGAIN) take_end(dropped, notice);
@@ -564,7 +678,7 @@ Stream::Found Stream::receive_locked(size_t& received, bool& answer, StreamEvent
     if (staging == nullptr) [[unlikely]]
       return Found::kMore;  // an edge is told only once
     const std::span<const iovec> iovecs = qp_.receiver().next_iovecs(staging);
-    const ssize_t count = read(iovecs);
+    const ssize_t count = read(iovecs, notice);
     take_placed(received, answer);  // what has been read may be the answer to that
     if (count <= 0) {
       if (count == -EAGAIN) {
@@ -628,15 +742,14 @@ void Stream::receive_by_ring() {
   if (quiet()) in_->set_muted(false);
   before_ring_ = qp_.receiver().done_bytes();
   receives_by_ring_.store(true, std::memory_order_release);
+  if (wire_ == nullptr) reads_by_.store(Path::kRing, std::memory_order_relaxed);
   ring_->set_muted(quiet());
 }
 
 // What is held keeps its chance: a FIN is read again behind it. An error is told only once.
 void Stream::note_end_while_rnr_blocked(ssize_t result, StreamEvents& notice) {
   if (result == 0) return;
-  send_error_.store(static_cast<int>(-result), std::memory_order_release);
-  hang_up_.fetch_or(EPOLLHUP, std::memory_order_acq_rel);
-  name_owner(notice);
+  note_send_error(result, notice);
 }
 
 void Stream::take_end(ssize_t result, StreamEvents& notice) {

@@ -21,6 +21,7 @@
 #include "os/clock.h"
 #include "qp/qp_config.h"
 #include "qp/queue_pair.h"
+#include "stream/stream_wire.h"
 #include "stream/waiting_streams.h"
 
 namespace uwarp {
@@ -159,12 +160,13 @@ class Stream {
 
   /// What it pumps between: `in` and `out` are the same socket, except for a queue pair connected
   /// to itself; `capture` is null unless the connection is captured. All stay valid until detach()
-  /// returns.
+  /// returns. `link` is null unless UWARP_FAULT orders a wire to this peer.
   struct Ends {
     StreamOwner& owner;
     TcpSocket& in;
     TcpSocket& out;
     CapturedConnection* capture;
+    std::shared_ptr<WireLink> link = nullptr;
   };
   /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
   /// Throws std::bad_alloc, and has done nothing then; nothing throws it later.
@@ -247,7 +249,22 @@ class Stream {
   /// whether the peer takes them.
   void unwatch_peer() { peer_watched_.store(false); }
   /// The other end is gone as far as epoll said (EPOLLHUP, EPOLLERR, EPOLLRDHUP); bits as given.
-  uint32_t hang_up() const { return hang_up_.load(std::memory_order_acquire); }
+  /// Over a wire that is seen behind what has come before.
+  uint32_t hang_up() const {
+    if (wire_ != nullptr && wire_->awaits_input()) return 0;
+    return hang_up_.load(std::memory_order_acquire);
+  }
+
+  // ---- Over a wire (UWARP_FAULT), for the connection, between attach() and detach().
+  /// When on_wire_deadline() is to be called; 0: need not be.
+  uint64_t wire_deadline_ns() const { return wire_ != nullptr ? wire_->deadline_ns() : 0; }
+  void on_wire_deadline();
+  /// Something that was sent has still to be handed to the socket or ring.
+  bool wire_carries() const { return wire_ != nullptr && wire_->carries(); }
+  /// The queue in front of the wire is full: a datagram would be lost there.
+  bool wire_is_full() const;
+  /// The process ends: what is on the wire arrives at once.
+  void hurry();
 
   /// Large messages flow by TCP, and it is the peer's turn: to bring more of them, or to make room.
   /// As seen by the last turns. On a ring a thread that sleeps costs the peer a system call.
@@ -273,15 +290,29 @@ class Stream {
 
  private:
   enum class Found : uint8_t { kDrained, kMore, kStopped };
+  /// What a direction moves its bytes by; a wire is in front of one of the others.
+  enum class Path : uint8_t { kSocket, kRing, kWire };
 
   static constexpr int32_t kBusyTurns = 16;
 
-  ssize_t read(std::span<const iovec> buffer);
+  ssize_t read(std::span<const iovec> buffer, StreamEvents& notice);
   ssize_t write(std::span<const iovec> bytes);
+  [[gnu::noinline, gnu::cold]] ssize_t read_wire(std::span<const iovec> buffer,
+                                                 StreamEvents& notice);
+  [[gnu::noinline, gnu::cold]] ssize_t write_wire(std::span<const iovec> bytes);
+  ssize_t read_carrier(std::span<const iovec> buffer);
+  ssize_t write_carrier(std::span<const iovec> bytes);
+  [[gnu::noinline, gnu::cold]] void tell_placed_later(uint64_t bytes);
+  [[gnu::noinline, gnu::cold]] void hand_over(StreamEvents& notice);
+  [[gnu::noinline, gnu::cold]] void end_wire_turn();
+  void empty_wire();
+  void change_carrier();
+  void note_send_error(ssize_t error, StreamEvents& notice);
   [[gnu::noinline]] ssize_t write_ring(std::span<const iovec> bytes);
   [[gnu::noinline]] ssize_t read_ring(std::span<const iovec> buffer);
   bool space_came() const {
-    return sends_by_ring_.load(std::memory_order_acquire) && ring_->space_came();
+    if (sends_by_ring_.load(std::memory_order_acquire) && ring_->space_came()) return true;
+    return wire_ != nullptr && wire_->output_due(now_ns());
   }
   void receive_by_ring();
   [[gnu::noinline]] void note_drained();
@@ -292,7 +323,7 @@ class Stream {
     if (until_busy_.load(std::memory_order_relaxed) != 0) note_turn(notice);
   }
   [[gnu::noinline, gnu::cold]] void note_turn(StreamEvents& notice);
-  void take_ends(const Ends& ends);
+  void take_ends(const Ends& ends, std::unique_ptr<StreamWire> wire);
   bool take_arrived(StreamEvents& notice);
   Found receive_locked(size_t& received, bool& answer, StreamEvents& notice);
   bool take_outcome(uint32_t outcome, bool& answer, StreamEvents& notice);
@@ -313,18 +344,22 @@ class Stream {
   TcpSocket* out_ = nullptr;
   CapturedConnection* capture_ = nullptr;  // or null
   StreamOwner* owner_ = nullptr;
-  RingCarrier* ring_ = nullptr;                // or null; set under both sides
+  std::unique_ptr<StreamWire> wire_;           // or null; set under both sides
+  RingCarrier* ring_ = nullptr;                // or null; the same
   std::shared_ptr<AccessGate> gate_;           // or null; the same. Stays while the peer uses it
   bool gate_due_ = false;                      // it is to be opened; under the receive side
   uint64_t before_ring_ = 0;                   // Receiver::done_bytes() by TCP; receive side
   std::atomic<bool> receives_by_ring_{false};  // set under the receive side
   std::atomic<bool> sends_by_ring_{false};     // under the transmit side
-  std::atomic<int32_t> until_busy_{0};         // turns; 0: not asked for
+  std::atomic<Path> reads_by_{Path::kSocket};  // the same two, or over a wire to there
+  std::atomic<Path> writes_by_{Path::kSocket};
+  std::atomic<int32_t> until_busy_{0};  // turns; 0: not asked for
   PollGroup* groups_[2] = {};
   bool member_of_[2] = {};
   PostCoalescer pace_{calls_are_dear() ? call_cost_ns() : 0};
   WaitingFlags waiting_;
-  std::atomic<bool> full_{false};            // the last send call found no room
+  std::atomic<bool> full_{false};  // the last send call found no room, or a wire carries something
+  std::atomic<bool> wire_takes_{false};      // ... and takes more
   std::atomic<bool> sends_large_{false};     // ... for mostly large messages
   std::atomic<bool> receives_large_{false};  // such a message came last
   std::atomic<bool> attached_{false};

@@ -70,11 +70,15 @@ struct FakeStream {
   void unwatch_peer() { ++unwatched; }
   uint32_t hang_up() const { return hung_up; }
   bool ended() const { return over; }
+  uint64_t wire_deadline_ns() const { return wire_ns; }
+  bool wire_carries() const { return carries; }
   bool trim_ring() {
     ++trims;
     return rests;
   }
 
+  uint64_t wire_ns = 0;
+  bool carries = false;
   int trims = 0;
   bool rests = false;
   uint32_t hung_up = 0;
@@ -214,6 +218,25 @@ void check_all(const Connected::Terms& terms, const std::vector<Phase>& phases,
           << row.event << " in phase " << static_cast<int>(phases[i]);
     }
   }
+}
+
+TEST(ConnectedState, AWireIsServedAtItsTime) {
+  World world({});
+  world.endpoint.pump.wire_ns = kNow + 50;
+  (void)world.connected.on_events({}, kNow);
+  EXPECT_EQ(world.connected.deadline().at_ns, kNow + 50);
+  EXPECT_FALSE(world.connected.on_deadline(kNow + 49).wire);
+  EXPECT_TRUE(world.connected.on_deadline(kNow + 50).wire);
+  EXPECT_FALSE(world.connected.on_deadline(kNow + 51).wire);
+}
+
+TEST(ConnectedState, TheEndWaitsForWhatIsOnTheWire) {
+  World world({});
+  bring_to(Phase::kDisconnecting, world);
+  world.endpoint.pair.sent = world.endpoint.pump.carries = true;
+  EXPECT_EQ(world.connected.on_events({}, kNow).leave, Connected::Leave::kStay);
+  world.endpoint.pump.carries = false;
+  EXPECT_EQ(world.connected.on_events({}, kNow).leave, Connected::Leave::kDrain);
 }
 
 TEST(ConnectedState, EachEventInEachPhaseByRdmaCm) {

@@ -39,6 +39,47 @@ TEST(FaultPlan, NothingIsAPlanWithoutRules) {
   EXPECT_EQ(parse(" seed=18446744073709551615 ").seed, ~uint64_t{0});
 }
 
+TEST(FaultPlan, AWireWithItsWords) {
+  const FaultPlan plan = parse(
+      "seed=9; wire latency=20us jitter=5us rate=10G queue=64K peer=192.0.2.7; "
+      "wire rate=100Mbit peer=2001:db8::1; wire latency=1s");
+  ASSERT_EQ(plan.rules.size(), 3u);
+  const FaultRule& first = plan.rules[0];
+  EXPECT_EQ(first.kind, FaultKind::kWire);
+  EXPECT_EQ(first.wire.latency_ns, 20'000u);
+  EXPECT_EQ(first.wire.jitter_ns, 5'000u);
+  EXPECT_EQ(first.wire.bits_per_second, 10'000'000'000u);
+  EXPECT_EQ(first.wire.queue_bytes, 64'000u);
+  EXPECT_EQ(first.wire.seed, 9u);
+  ASSERT_TRUE(first.peer);
+  EXPECT_EQ((*first.peer)[11], 0xff);
+  EXPECT_EQ((*first.peer)[12], 192);
+  EXPECT_EQ((*first.peer)[15], 7);
+  EXPECT_EQ(plan.rules[1].wire.bits_per_second, 100'000'000u);
+  EXPECT_EQ((*plan.rules[1].peer)[0], 0x20);
+  EXPECT_EQ(plan.rules[2].wire.latency_ns, 1'000'000'000u);
+  EXPECT_FALSE(plan.rules[2].peer);
+}
+
+TEST(FaultPlan, WhatIsWrongWithAWire) {
+  EXPECT_EQ(error_of("wire"), "wire: \"latency\" or \"rate\" is missing");
+  EXPECT_EQ(error_of("wire jitter=1us"), "wire: \"latency\" or \"rate\" is missing");
+  EXPECT_EQ(error_of("wire latency=0us"), "wire: \"latency=0us\" is not a time from 1us to 1s");
+  EXPECT_EQ(error_of("wire latency=2s"), "wire: \"latency=2s\" is not a time from 1us to 1s");
+  EXPECT_EQ(error_of("wire latency=20"), "wire: \"latency=20\" is not a time from 1us to 1s");
+  EXPECT_EQ(error_of("wire rate=10"),
+            "wire: \"rate=10\" is not bits per second from 10K to 1000G, such as 100M or 10G");
+  EXPECT_EQ(error_of("wire latency=5us jitter=6us"), "wire: \"jitter\" is more than \"latency\"");
+  EXPECT_EQ(error_of("wire latency=5us queue=64K"),
+            "wire: \"queue\" without \"rate\": nothing waits for a wire without a rate");
+  EXPECT_EQ(error_of("wire rate=1G queue=1K"),
+            "wire: \"queue=1K\" is not bytes from 4096 to 1G, such as 64K");
+  EXPECT_EQ(error_of("wire rate=1G peer=host"),
+            "wire: \"peer=host\" is not an IPv4 or IPv6 address");
+  EXPECT_EQ(error_of("wire rate=1G nth=3"), "wire: \"nth\" is not a word of this kind of fault");
+  EXPECT_EQ(error_of("wire rate=1G rate=1G"), "wire: \"rate\" is given twice");
+}
+
 TEST(FaultPlan, EveryKindWithItsWords) {
   const FaultPlan plan = parse(
       "seed=7; reset after=100 op=recv qp=2; stall nth=3 for=20ms; terminate code=1/2/02;"

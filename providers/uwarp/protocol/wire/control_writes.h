@@ -74,6 +74,22 @@ struct DeliveredWrite {
   }
 };
 
+// How a uwarp that has a wire ordered (UWARP_FAULT) tells another so: a zero-length Write that no
+// receiver checks, as above. Described in docs/wire.md.
+
+/// "What I send is as late as my wire makes it: delay it no further."
+struct WireWrite {
+  /// ASCII "uwar", as where two uwarps recognise each other.
+  static constexpr STag kStag{0x75776172};
+  /// ASCII "l!", then 48 bits of zero.
+  static constexpr TaggedOffset kOffset = 0x6c21'0000'0000'0000;
+
+  /// Of a Write that has no payload.
+  static bool is(const TaggedHeader& header) {
+    return header.stag == kStag && header.to == kOffset;
+  }
+};
+
 // What a UDP datagram to a multicast group begins with, before the header of the datagram in it:
 // docs/wire.md, "Multicast". No start-up settles a version there, and strangers may use the port.
 

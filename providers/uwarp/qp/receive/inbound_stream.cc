@@ -222,6 +222,7 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
   }
   if (config.may_leave_tcp && alone && in_.stream.peer_is_uwarp.load(std::memory_order_relaxed))
     take_carrier_write(header);
+  if (WireWrite::is(header) && alone) in_.stream.peer_delays.store(true, std::memory_order_relaxed);
   if (!in_.stream.reports_deliveries(in_.config)) [[likely]]
     return;
   if (const auto write = DeliveredWrite::decode(header)) {

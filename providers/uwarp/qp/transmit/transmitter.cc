@@ -60,6 +60,7 @@ void Transmitter::restart() {
   reported_delivered_ = stream_.config.first_msn.previous();
   gathered_end_ = 0;
   response_turn_ = opened_ = closed_ = flushed_ = switching_ = false;
+  wire_told_ = !stream_.config.over_wire;
   peer_read_.reset();
   if (config_.script != nullptr) config_.script->restart();
   finished_.store(false, std::memory_order_release);
@@ -223,6 +224,12 @@ bool Transmitter::emit_control_write(uint32_t due) {
 // was begun before has completed.
 Transmitter::AfterFaults Transmitter::apply_faults(bool response, bool request) {
   FaultScript& script = *config_.script;
+  if (!wire_told_ && (request || response) &&
+      stream_.peer_is_uwarp.load(std::memory_order_relaxed)) {
+    wire_told_ = true;
+    append_empty_write(WireWrite::kStag, WireWrite::kOffset);
+    return AfterFaults::kEmitted;
+  }
   if (script.send_held() || stream_.failed()) return AfterFaults::kNothing;
   bool corrupt = false;
   if (request) {

@@ -44,6 +44,7 @@ class Transmitter {
   bool closed_ = true;          // nothing is built any more
   bool flushed_ = false;        // a failure's work has been flushed: the Terminate may follow
   bool opened_ = false;         // RTR and magic are out
+  bool wire_told_ = true;       // the peer need not be told that it is over a wire
   bool switching_ = false;      // ... and the control Write behind which the carrier changes
   bool bound_windows_ = false;
   std::optional<uint64_t> peer_read_;  // ... which the peer had reached when it ended

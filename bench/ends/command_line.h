@@ -29,7 +29,8 @@ inline void add_run(CLI::App& app, std::string& mode, Ends& ends, double& second
 /// Of a crowd of receivers.
 inline void add_crowd(CLI::App& app, Crowd& crowd) {
   add_positive(app, "--receivers", crowd.receivers, "that datagrams go to in turn");
-  add_positive(app, "--processes", crowd.processes, "that the receivers are spread over");
+  add_positive(app, "--processes", crowd.processes,
+               "that the receivers are spread over, or of scale");
   app.add_flag("--receivers-poll", crowd.polls, "instead of sleeping");
 }
 

@@ -11,6 +11,6 @@ int main(int argc, char** argv) {
                                 {"stream", stream},       {"duplex", duplex},
                                 {"both-ways", both_ways}, {"messages", messages},
                                 {"pipeline", pipeline},   {"sockets", sockets},
-                                {"connects", connects}};
+                                {"scale", scale},         {"connects", connects}};
   return run_mode("raw_tcp", modes, parse_options(argc, argv));
 }

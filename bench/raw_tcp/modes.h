@@ -15,6 +15,7 @@ void both_ways(const Options& options);
 void messages(const Options& options);
 void pipeline(const Options& options);
 void sockets(const Options& options);
+void scale(const Options& options);
 void connects(const Options& options);
 
 }  // namespace uwarp::bench

@@ -21,6 +21,8 @@ constexpr const char* kModes =
     "  pipeline          requests and answers of --size bytes, --batch of them outstanding\n"
     "  sockets           --count connections; batches on one of them, or with --all on each,\n"
     "                    answered by one message per batch\n"
+    "  scale             the same on --count connections, all active, of so many --processes with\n"
+    "                    --threads, at both ends, each thread with an epoll of its own\n"
     "  connects          connections per second with an exchange of frames as large as MPA's,\n"
     "                    --count in all, --window at a time";
 
@@ -34,6 +36,8 @@ void describe(CLI::App& app, Options& options) {
   add_positive(app, "--batch", options.batch, "small messages per send, or requests outstanding");
   add_positive(app, "--buffers", options.buffers, "that each end of a stream uses in turn");
   add_positive(app, "--count", options.count, "sockets, or connections to make");
+  add_positive(app, "--processes", options.processes, "of scale, at each end");
+  add_positive(app, "--threads", options.threads, "of each process, at both ends");
   add_positive(app, "--window", options.window, "connections under way at a time");
   app.add_flag("--all", options.all, "all sockets are active, not one");
   app.add_option("--wait", options.wait)->transform(CLI::CheckedTransformer(kWaitNames));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "ends/ends.h"
@@ -19,6 +20,8 @@ struct Options : Ends {
   size_t batch = 1;         // small messages per send, or requests outstanding
   size_t buffers = 1;       // of a stream's ends, used in turn
   int count = 1;            // sockets, or connections to make
+  uint32_t processes = 1;   // of scale, at each end ...
+  uint32_t threads = 1;     // ... and threads of each
   int window = 1;           // connections under way at a time
   bool all = false;         // all sockets are active, not one
   double seconds = 0.5;

@@ -79,10 +79,10 @@ Resources::Resources(ibv_context* context, const Shape& shape)
 
 Resources::~Resources() { ibv_dereg_mr(region_); }
 
-void Resources::make_queue_pair(rdma_cm_id* id) const {
+void Resources::make_queue_pair(rdma_cm_id* id, ibv_cq* cq) const {
   ibv_qp_init_attr attributes{};
-  attributes.send_cq = send_cq;
-  attributes.recv_cq = recv_cq;
+  attributes.send_cq = cq != nullptr ? cq : send_cq;
+  attributes.recv_cq = cq != nullptr ? cq : recv_cq;
   attributes.qp_type = IBV_QPT_RC;
   attributes.cap.max_send_wr = shape_.send_wr;
   attributes.cap.max_recv_wr = shape_.recv_wr;
@@ -225,7 +225,7 @@ void Acceptor::run(const std::function<void(Resources&, ibv_qp*)>& accepting,
     switch (next_event(channel_, id, nullptr)) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
         if (!resources_) resources_ = std::make_unique<Resources>(id->verbs, shape_);
-        resources_->make_queue_pair(id);
+        resources_->make_queue_pair(id, queue_of_ ? queue_of_(id->verbs) : nullptr);
         if (first == nullptr) {
           first = id;
           accepting(*resources_, id->qp);

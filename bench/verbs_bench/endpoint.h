@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ends/process.h"
@@ -43,7 +44,8 @@ class Resources {
   Resources(const Resources&) = delete;
   Resources& operator=(const Resources&) = delete;
 
-  void make_queue_pair(rdma_cm_id* id) const;
+  /// `cq`: for both directions; null: those of the resources.
+  void make_queue_pair(rdma_cm_id* id, ibv_cq* cq = nullptr) const;
   ibv_pd* pd() const { return pd_; }
   ibv_sge sge(uint32_t bytes) const;
   /// The next one of the buffers, which are of that size.
@@ -108,6 +110,9 @@ class Acceptor {
   /// up.
   void run(const std::function<void(Resources&, ibv_qp*)>& accepting,
            const std::function<void(Resources&, ibv_qp*)>& established);
+  /// Says which completion queue the next connection has; by default that of the resources.
+  using QueueOf = std::function<ibv_cq*(ibv_context*)>;
+  void set_queue_of(QueueOf queue_of) { queue_of_ = std::move(queue_of); }
 
  private:
   void accept(rdma_cm_id* id);
@@ -115,6 +120,7 @@ class Acceptor {
   const Shape shape_;
   rdma_event_channel* channel_;
   std::unique_ptr<Resources> resources_;
+  QueueOf queue_of_;
 };
 
 }  // namespace uwarp::bench

@@ -8,11 +8,8 @@
 
 int main(int argc, char** argv) {
   using namespace uwarp::bench;
-  const Modes<Options> modes = {{"rate", rate},
-                                {"wake-up", wake_up},
-                                {"qps", queue_pairs},
-                                {"connects", connects},
-                                {"datagrams", datagrams}};
+  const Modes<Options> modes = {{"rate", rate},   {"wake-up", wake_up},   {"qps", queue_pairs},
+                                {"scale", scale}, {"connects", connects}, {"datagrams", datagrams}};
   const Options options = parse_options(argc, argv);
   raise_file_limit();
   return run_mode("verbs_bench", modes, options);

@@ -10,6 +10,7 @@ namespace uwarp::bench {
 void rate(const Options& options);
 void wake_up(const Options& options);
 void queue_pairs(const Options& options);
+void scale(const Options& options);
 void connects(const Options& options);
 void datagrams(const Options& options);
 

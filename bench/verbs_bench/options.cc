@@ -17,6 +17,9 @@ constexpr const char* kModes =
     "  wake-up   half round trip of Sends; both ends wait for completions by --wait\n"
     "  qps       --count queue pairs on one completion queue; batches of --depth Writes that end\n"
     "            with a Read, on one of them, or with --all on each; also memory per queue pair\n"
+    "  scale     the same on --count queue pairs, all active, of so many --processes with "
+    "--threads,\n"
+    "            each with completion queues of its own; as many threads of the servers poll\n"
     "  connects  connections per second, --count in all, --window at a time\n"
     "  datagrams UD Sends from one queue pair to --receivers others in turn, of so many\n"
     "            --processes: how many are received";
@@ -42,6 +45,7 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--list", options.list, "requests per ibv_post_send; a quarter of --depth")
       ->check(CLI::PositiveNumber);
   add_positive(app, "--count", options.count, "queue pairs, or connections to make");
+  add_positive(app, "--threads", options.threads, "of each process, at both ends");
   add_positive(app, "--window", options.window, "connections under way at a time");
   app.add_flag("--all", options.all, "all queue pairs are active, not one");
   app.add_flag("--peer-polls", options.peer_polls,

@@ -22,6 +22,7 @@ struct Options : Ends {
   uint32_t depth = 128;     // requests outstanding
   uint32_t list = 0;        // requests per ibv_post_send; the last one is signalled. 0: depth / 4
   uint32_t count = 1;       // queue pairs, or connections to make
+  uint32_t threads = 1;     // of each process of scale
   uint32_t window = 32;     // connections under way at a time
   bool all = false;         // all queue pairs are active, not one
   bool peer_polls = false;  // a target of one-sided operations polls instead of sleeping

@@ -414,6 +414,7 @@ using model::Atomic;
 struct Atomics {
   static constexpr int kSpins = 1;
   static constexpr int kYields = 0;
+  static constexpr size_t kStripes = 1;
   static void cpu_relax(model::Where where = model::Where::current()) { model::relax(where); }
   static void yield(model::Where where = model::Where::current()) { model::yield(where); }
   static void nap(model::Where where = model::Where::current()) { model::yield(where); }

@@ -84,7 +84,7 @@ def test_instructions_are_within_tolerance_of_themselves(tmp_path):
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed")
     tool = [places.ROOT / "bench" / "instructions", "--build", places.BUILD, "--record",
-            tmp_path / "record.json"]
+            tmp_path / "record.json", "--rows", "-"]  # without what threads share: test_sharing.py
     subprocess.run(tool, check=True, capture_output=True, timeout=RUN_SECONDS)
     record = json.loads((tmp_path / "record.json").read_text())
     assert set(record) == {"write-8", "send-8", "write-65536"}
@@ -93,6 +93,26 @@ def test_instructions_are_within_tolerance_of_themselves(tmp_path):
     worse = subprocess.run(tool + ["--check"], check=False, capture_output=True, text=True,
                            timeout=RUN_SECONDS)
     assert worse.returncode == 1 and "REGRESSION" in worse.stdout
+
+
+def test_rows_on_many_cores_are_by_threads_and_by_queue_pairs():
+    done = bench_run("--cores", "--list", "--queue-pairs", "16,10000")
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert {"1 thread of one process, 4 QPs each, TCP", "8 processes, 4 QPs each, shared memory"} <= set(rows)
+    assert [row for row in rows if row.startswith("10000 QPs, ")]
+    assert not [row for row in rows if row.startswith("1000 QPs, ")]
+
+
+def test_two_processes_with_two_threads_beside_plain_tcp(tmp_path):
+    done = bench_run("--cores", "--quick", "--rounds", "1", "--rows", "2 processes, 4 QPs each, TCP",
+                     "--output", tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    part, = json.loads((tmp_path / "cores.json").read_text())
+    row, = part["rows"]
+    assert row["median"] > 0 and row["reference"] == "raw reno"
+    assert part["conditions"]["cpus"] > 0
+    assert "2 processes, 4 QPs each, TCP" in (tmp_path / "cores.md").read_text()
 
 
 def bench_run(*arguments):

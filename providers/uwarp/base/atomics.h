@@ -11,6 +11,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace uwarp {
@@ -25,6 +26,9 @@ struct Atomics {
   /// not. Where yielding does not help (the holder has a lower real-time priority) only sleep does.
   static constexpr int kSpins = 100;
   static constexpr int kYields = 100;
+
+  /// Cache lines that a count which many threads make has, so that few of them write the same one.
+  static constexpr size_t kStripes = 16;
 
   /// Tells the core that this is a wait loop, which ends by itself.
   static void cpu_relax() {

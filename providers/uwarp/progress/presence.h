@@ -4,9 +4,11 @@
 // step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/atomics.h"
+#include "base/cache_line.h"
 
 namespace uwarp {
 
@@ -17,15 +19,25 @@ class Presence {
   /// takes the place of a patient one.
   enum Role : uint8_t { kNobody, kPatient, kEager };
 
-  // ---- Pollers. They are counted apart, so that a poll costs no locked instruction. Concurrent
-  // counts may be lost, which does no harm.
+  // ---- Pollers. They are counted apart, so that a poll costs no locked instruction, and each in a
+  // cache line of its own thread, so that threads with nothing in common share none. Where there
+  // are more threads than lines, concurrent counts may be lost, which does no harm.
 
-  uint32_t note_polls(uint32_t polls) {
-    const uint32_t count = polls_.load(std::memory_order_relaxed) + polls;
-    polls_.store(count, std::memory_order_relaxed);
+  static constexpr size_t kPollCounts = Atomics::kStripes;
+
+  /// `thread`: the number of the calling one. Returns the running count of its line.
+  uint32_t note_polls(uint32_t polls, size_t thread = 0) {
+    Atomic<uint32_t>& own = polls_[thread % kPollCounts].count;
+    const uint32_t count = own.load(std::memory_order_relaxed) + polls;
+    own.store(count, std::memory_order_relaxed);
     return count;
   }
-  uint32_t polls() const { return polls_.load(std::memory_order_relaxed); }
+  /// Of all threads.
+  uint32_t polls() const {
+    uint32_t sum = 0;
+    for (const PollCount& each : polls_) sum += each.count.load(std::memory_order_relaxed);
+    return sum;
+  }
   /// ... since the last note_sleep().
   uint32_t polls_that_count() const { return polls() - polls_at_sleep_.load(); }
   /// A thread is going to sleep until an event comes. True: wake the helper thread.
@@ -156,8 +168,12 @@ class Presence {
     return next;
   }
 
-  alignas(64) Atomic<uint32_t> polls_{0};
-  alignas(64) Atomic<Who> who_{};
+  struct alignas(kCacheLineBytes) PollCount {
+    Atomic<uint32_t> count{0};
+  };
+
+  PollCount polls_[kPollCounts];
+  alignas(kCacheLineBytes) Atomic<Who> who_{};
   Atomic<uint32_t> polls_at_sleep_{0};
 };
 

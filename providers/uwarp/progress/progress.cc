@@ -337,7 +337,21 @@ bool Progress::pass(bool& served, uint64_t wait_ns) {
 
 void Progress::pass_or_give_way() {
   if (pass()) return;
-  if (thread_own<HeldTurn>().too_long(serving_.number(), rough_ns())) sched_yield();
+  if (polling_thread().held.too_long(serving_.number(), rough_ns())) sched_yield();
+}
+
+void Progress::pass_unless_served() {
+  TurnsOfOthers& others = polling_thread().others;
+  if (others.any(serving_.number())) return;
+  pass_or_give_way();
+  others.own(serving_.number());
+}
+
+PollingThread& Progress::polling_thread() {
+  auto& own = thread_own<PollingThread>();
+  if (own.number == 0) [[unlikely]]
+    own.number = pollers_.fetch_add(1, std::memory_order_relaxed) + 1;
+  return own;
 }
 
 // If another thread has the turn, it serves what comes.

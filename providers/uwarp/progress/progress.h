@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/result.h"
 #include "base/spinlock.h"
@@ -117,6 +118,26 @@ class HeldTurn {
  private:
   uint32_t number_ = 0;
   uint64_t since_ns_ = 0;
+};
+
+/// Whether other threads serve, as one poller sees it: then it leaves all sockets but its own to
+/// them, and writes nothing that they write. Turns in, decision out.
+class TurnsOfOthers {
+ public:
+  /// `number`: that of the turn now. True: another thread has had a turn since the last call.
+  bool any(uint32_t number) { return std::exchange(number_, number) != number; }
+  /// The turn of this number was the poller's own.
+  void own(uint32_t number) { number_ = number; }
+
+ private:
+  uint32_t number_ = 0;
+};
+
+/// What one thread that polls has of its own.
+struct PollingThread {
+  uint32_t number = 0;  // among those that poll, from 1; 0: not given yet
+  HeldTurn held;
+  TurnsOfOthers others;
 };
 
 // Where the helper thread runs, and how soon. The wake-up of a thread on another core costs an
@@ -255,6 +276,7 @@ class Progress {
   SparingClock clock_ GUARDED_BY(turn_);  // of pass()
   ServingTurn serving_;                   // the same, as others see it
   std::atomic<uint32_t> naps_{0};         // of pollers, so far
+  std::atomic<uint32_t> pollers_{0};      // threads that have polled, so far
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;
   // The helper's own, while it is disarmed: how long it sleeps, and whether bells wake it.
@@ -296,9 +318,11 @@ class Progress {
   bool mute(Source& source) { return quiet_.add(source); }
 
   /// Notes a poll on an empty completion queue, or work that takes as long as `polls` of them.
-  /// Returns a running count. Costs no locked instruction: concurrent counts may be lost, which
-  /// does no harm.
-  uint32_t note_polls(uint32_t polls) { return presence_.note_polls(polls); }
+  /// Returns a running count of this thread's. Costs no locked instruction, and writes no cache
+  /// line that other threads write, while there are not more of them than Presence::kPollCounts.
+  uint32_t note_polls(uint32_t polls) {
+    return presence_.note_polls(polls, polling_thread().number);
+  }
   /// The caller is about to sleep until an event comes (a completion queue was armed): polls so far
   /// no longer count, and a disarmed helper thread takes over at once.
   void note_sleep() {
@@ -334,6 +358,9 @@ class Progress {
   /// The same for a thread that polls in a loop: gives its core away if another thread has had the
   /// turn for so long that it is probably waiting for one.
   void pass_or_give_way();
+  /// The same for a poller that has no need of it: leaves it to another thread that has done it
+  /// since this one asked last.
+  void pass_unless_served();
   /// Sleeps until something may be there to serve, for kNapNs at most.
   void nap();
   /// The helper thread waits in epoll: pollers need not serve sockets of other queues.
@@ -361,6 +388,8 @@ class Progress {
 
   /// The calling thread is the helper thread.
   bool is_helper() const;
+  /// The calling thread, as one that polls.
+  PollingThread& polling_thread();
 
   /// What a thread that watches the others saw when it looked last.
   struct LastWait {

@@ -168,11 +168,14 @@ class Poller {
       progress_.note_polls(more);
     // What is not read directly: other queues, handshakes, deadlines, writability.
     const bool only_direct = group != nullptr && !group->needs_epoll();
-    const uint32_t polls_per_pass =
-        only_direct ? tuning::kPollsPerPass : tuning::kPollsPerMixedPass;
-    const bool silent =
-        received == 0 && !only_direct && (group == nullptr || group->prefers_epoll());
-    if (silent || count % polls_per_pass < polls) progress_.pass_or_give_way();
+    if (only_direct) {
+      // Room in a full socket is told by epoll alone.
+      if (count % tuning::kPollsPerPass < polls)
+        group->awaits_bulk() ? progress_.pass_or_give_way() : progress_.pass_unless_served();
+      return received != 0;
+    }
+    const bool silent = received == 0 && (group == nullptr || group->prefers_epoll());
+    if (silent || count % tuning::kPollsPerMixedPass < polls) progress_.pass_or_give_way();
     return received != 0;
   }
   void poll_and_give_way(CompletionQueue& cq);

@@ -151,9 +151,9 @@ class QueuePair {
   }
   uint64_t peer_mailbox() const { return stream_.peer_mailbox; }
   uint64_t peer_letter_number() const { return stream_.peer_letter_number; }
-  /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
-  /// It has told that it delays what it sends.
+  /// The peer has told that it delays what it sends.
   bool peer_delays() const { return stream_.peer_delays.load(std::memory_order_relaxed); }
+  /// Of a carrier that reads what is sent out of the application's memory later. Both sides held.
   void lend(LentMemory* lent) { stream_.lent = lent; }
   /// A carrier that tells how much has been placed spares the Reads that acknowledge. Of an XRC
   /// request nothing but the answer to such a Read says that it may complete.

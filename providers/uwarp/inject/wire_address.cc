@@ -37,14 +37,15 @@ std::optional<Bytes> read_v4(std::string_view text) {
   return bytes;
 }
 
-/// Groups between colons, of which the last may be an IPv4 address; none of an empty text.
-std::optional<Bytes> read_groups(std::string_view text) {
+/// Groups between colons; none of an empty text. The last may be an IPv4 address at the `end` of
+/// the whole.
+std::optional<Bytes> read_groups(std::string_view text, bool end) {
   Bytes bytes;
   if (text.empty()) return bytes;
   for (size_t left = 1 + static_cast<size_t>(std::count(text.begin(), text.end(), ':')); left > 0;
        --left) {
     const std::string_view part = take_part(text, ':');
-    if (const auto v4 = left == 1 ? read_v4(part) : std::nullopt) {
+    if (const auto v4 = end && left == 1 ? read_v4(part) : std::nullopt) {
       bytes.insert(bytes.end(), v4->begin(), v4->end());
       break;
     }
@@ -66,14 +67,13 @@ std::optional<WireAddress> read_wire_address(std::string_view text) {
     return address;
   }
   const size_t gap = text.find("::");
-  const auto front = read_groups(text.substr(0, gap));
-  const auto back =
-      read_groups(gap == std::string_view::npos ? std::string_view() : text.substr(gap + 2));
+  const bool whole = gap == std::string_view::npos;
+  const auto front = read_groups(text.substr(0, gap), whole);
+  const auto back = read_groups(whole ? std::string_view() : text.substr(gap + 2), true);
   if (!front || !back) return std::nullopt;
   const size_t given = front->size() + back->size();
   // "::" stands for at least one group.
-  if (gap == std::string_view::npos ? given != address.size() : given > address.size() - 2)
-    return std::nullopt;
+  if (whole ? given != address.size() : given > address.size() - 2) return std::nullopt;
   std::copy(front->begin(), front->end(), address.begin());
   std::copy(back->begin(), back->end(), address.end() - static_cast<ptrdiff_t>(back->size()));
   return address;

@@ -115,7 +115,7 @@ def test_what_applications_see(start, loopback, port, persona, fault):
 def test_every_kind_has_an_example():
     kinds = re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text().split("### What")[1], re.M)
     used = " ".join(re.findall(r'UWARP_FAULT="([^"]*)"', " ".join(examples())))
-    assert len(kinds) == 18
+    assert len(kinds) == 19
     for kind in kinds:
         assert re.search(rf"(^|[ ;]){kind}([ ;]|$)", used), f"no example of {kind}"
 

@@ -240,9 +240,12 @@ bool Stream::trim_ring() {
 }
 
 inline ssize_t Stream::read(std::span<const iovec> buffer, StreamEvents& notice) {
-  const Path path = reads_by_.load(std::memory_order_relaxed);
-  if (path == Path::kSocket) return in_->receive(buffer);
-  return path == Path::kRing ? read_ring(buffer) : read_wire(buffer, notice);
+  return uses_socket(reads_by_) ? in_->receive(buffer) : read_past_socket(buffer, notice);
+}
+
+inline ssize_t Stream::read_past_socket(std::span<const iovec> buffer, StreamEvents& notice) {
+  const bool by_ring = reads_by_.load(std::memory_order_relaxed) == Path::kRing;
+  return by_ring ? read_ring(buffer) : read_wire(buffer, notice);
 }
 
 inline ssize_t Stream::read_carrier(std::span<const iovec> buffer) {
@@ -256,9 +259,12 @@ ssize_t Stream::read_ring(std::span<const iovec> buffer) {
 }
 
 inline ssize_t Stream::write(std::span<const iovec> bytes) {
-  const Path path = writes_by_.load(std::memory_order_relaxed);
-  if (path == Path::kSocket) return out_->send(bytes);
-  return path == Path::kRing ? write_ring(bytes) : write_wire(bytes);
+  return uses_socket(writes_by_) ? out_->send(bytes) : write_past_socket(bytes);
+}
+
+inline ssize_t Stream::write_past_socket(std::span<const iovec> bytes) {
+  const bool by_ring = writes_by_.load(std::memory_order_relaxed) == Path::kRing;
+  return by_ring ? write_ring(bytes) : write_wire(bytes);
 }
 
 inline ssize_t Stream::write_carrier(std::span<const iovec> bytes) {

@@ -295,8 +295,13 @@ class Stream {
 
   static constexpr int32_t kBusyTurns = 16;
 
+  static bool uses_socket(const std::atomic<Path>& path) {
+    return path.load(std::memory_order_relaxed) == Path::kSocket;
+  }
   ssize_t read(std::span<const iovec> buffer, StreamEvents& notice);
   ssize_t write(std::span<const iovec> bytes);
+  ssize_t read_past_socket(std::span<const iovec> buffer, StreamEvents& notice);
+  ssize_t write_past_socket(std::span<const iovec> bytes);
   [[gnu::noinline, gnu::cold]] ssize_t read_wire(std::span<const iovec> buffer,
                                                  StreamEvents& notice);
   [[gnu::noinline, gnu::cold]] ssize_t write_wire(std::span<const iovec> bytes);

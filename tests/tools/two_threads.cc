@@ -29,6 +29,8 @@
 #include <thread>
 #include <utility>
 
+#include "trap_flag.h"
+
 namespace {
 
 constexpr int kThreads = 2;
@@ -83,16 +85,8 @@ void on_step(int, siginfo_t*, void* context) {
   for (size_t i = 0; i < step.registers.size(); ++i)
     step.registers[i] = static_cast<uint64_t>(registers[kOrder[i]]);
 }
-
-void trap(bool on) {
-  if (on)
-    asm volatile("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
-  else
-    asm volatile("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
-}
 #else
 void on_step(int, siginfo_t*, void*) {}
-void trap(bool) {}
 #endif
 
 void begin_record(uint32_t thread) {

@@ -26,6 +26,8 @@
 #include <string>
 #include <vector>
 
+#include "trap_flag.h"
+
 namespace {
 
 [[noreturn]] void fail(const char* what) {
@@ -57,16 +59,8 @@ void on_step(int, siginfo_t*, void* context) {
   reads = calls && (number == SYS_recvfrom || number == SYS_recvmsg);
   if (calls && number == SYS_sendmsg && until_sent) recording = false;
 }
-
-void trap(bool on) {
-  if (on)
-    asm volatile("pushfq; orq $0x100, (%%rsp); popfq" ::: "memory", "cc");
-  else
-    asm volatile("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
-}
 #else
 void on_step(int, siginfo_t*, void*) {}
-void trap(bool) {}
 #endif
 
 template <typename Call>

@@ -51,6 +51,11 @@ bool bit_of(const AddressBytes& bytes, unsigned bit) {
 
 }  // namespace
 
+std::optional<AddressBytes> read_address(std::string_view text) {
+  const auto parsed = parse_address(std::string(text));
+  return parsed ? std::optional(parsed->bytes) : std::nullopt;
+}
+
 std::optional<AddressPrefix> AddressPrefix::parse(std::string_view text) {
   const size_t slash = text.find('/');
   const auto address = parse_address(std::string(text.substr(0, slash)));

@@ -22,6 +22,9 @@ namespace uwarp {
 /// An address as 16 bytes, IPv4 in its mapped form (RFC 4291 2.5.5.2).
 using AddressBytes = std::array<uint8_t, 16>;
 
+/// Numeric text of either family, without a zone; nullopt if it is none.
+std::optional<AddressBytes> read_address(std::string_view text);
+
 class AddressPrefix {
  public:
   /// "192.0.2.7", "192.0.2.0/24", "2001:db8::/32". Bits behind the prefix have to be zero: else it

@@ -317,7 +317,8 @@ void Rendezvous::deadline_passed() {
   }
   if (give_up_ns_ != 0 && give_up_ns_ <= now) {
     if (!call_stands_locked()) return give_up(lock);
-    outstay_locked();
+    outstayed_ = true;
+    give_up_ns_ = 0;
   }
   update_deadline_locked();
 }
@@ -326,11 +327,6 @@ void Rendezvous::deadline_passed() {
 // own would have: its time is that of the call, UWARP_CONNECT_TIMEOUT_MS.
 bool Rendezvous::call_stands_locked() const {
   return starting_ || kept_ != nullptr || (dial_ != nullptr && dial_->has_reached_peer());
-}
-
-void Rendezvous::outstay_locked() {
-  outstayed_ = true;
-  give_up_ns_ = 0;
 }
 
 // Gives the lock up. An unreliable queue pair goes on: its peer may still come.

@@ -188,7 +188,6 @@ class Rendezvous final : public Source, public ConnectionOwner {
   void work_waiting_locked() REQUIRES(mutex_);
   uint64_t patience_ns_locked() const REQUIRES(mutex_);
   bool call_stands_locked() const REQUIRES(mutex_);
-  void outstay_locked() REQUIRES(mutex_);
   void give_up(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void update_deadline_locked() REQUIRES(mutex_);
   std::weak_ptr<ConnectionOwner> as_owner() {

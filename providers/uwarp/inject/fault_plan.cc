@@ -252,7 +252,7 @@ constexpr KeyRow kKeys[] = {
                    read_limited(text, kRateUnits, WireTerms::kLeastQueue, WireTerms::kMostQueue));
      }},
     {"peer", kPeer, "an IPv4 or IPv6 address",
-     [](FaultRule& rule, Text text) { return keep(rule.peer, read_wire_address(text)); }},
+     [](FaultRule& rule, Text text) { return keep(rule.peer, read_address(text)); }},
 };
 
 std::string quoted(Text text) { return "\"" + std::string(text) + "\""; }

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "inject/wire_address.h"
+#include "base/settings.h"
 #include "inject/wire_terms.h"
 #include "protocol/wire/terminate_code.h"
 
@@ -65,8 +65,8 @@ struct FaultRule {
   uint32_t event = 0;  // kAsyncEvent: value of ibv_event_type
   uint32_t burst = 1;  // ... and how many of them
 
-  WireTerms wire;                   // kWire
-  std::optional<WireAddress> peer;  // kWire: to this peer; none: to all
+  WireTerms wire;                    // kWire
+  std::optional<AddressBytes> peer;  // kWire: to this peer; none: to all
 };
 
 struct FaultPlan {

@@ -11,7 +11,7 @@ Wires::Wires(const FaultPlan& plan) {
                [](const FaultRule& rule) { return rule.kind == FaultKind::kWire; });
 }
 
-std::shared_ptr<WireLink> Wires::between(const WireAddress& own, const WireAddress& peer) {
+std::shared_ptr<WireLink> Wires::between(const AddressBytes& own, const AddressBytes& peer) {
   const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const FaultRule& one) {
     return !one.peer || *one.peer == peer;
   });

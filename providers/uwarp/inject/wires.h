@@ -28,12 +28,12 @@ class Wires {
   bool any() const { return !rules_.empty(); }
   /// The link between these addresses, by the first rule for that peer; null: there is none. Throws
   /// std::bad_alloc.
-  std::shared_ptr<WireLink> between(const WireAddress& own, const WireAddress& peer);
+  std::shared_ptr<WireLink> between(const AddressBytes& own, const AddressBytes& peer);
 
  private:
   struct Made {
     size_t rule;
-    WireAddress own;
+    AddressBytes own;
     std::shared_ptr<WireLink> link;
   };
 

@@ -7,8 +7,8 @@
 namespace uwarp {
 namespace {
 
-WireAddress address(uint8_t last) {
-  WireAddress made{};
+AddressBytes address(uint8_t last) {
+  AddressBytes made{};
   made[10] = made[11] = 0xff;
   made[12] = 192;
   made[14] = 2;

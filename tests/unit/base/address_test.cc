@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // Addresses of peers are read as the system reads them.
-#include "inject/wire_address.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 
+#include "base/settings.h"
+
 namespace uwarp {
 namespace {
 
-TEST(WireAddress, IsReadAsTheSystemReadsIt) {
+TEST(Address, IsReadAsTheSystemReadsIt) {
   for (const std::string text : {"::",
                                  "::1",
                                  "1::",
@@ -43,7 +43,7 @@ TEST(WireAddress, IsReadAsTheSystemReadsIt) {
                                  "::+1"}) {
     in6_addr expected{};
     const bool valid = inet_pton(AF_INET6, text.c_str(), &expected) == 1;
-    const auto address = read_wire_address(text);
+    const auto address = read_address(text);
     ASSERT_EQ(address.has_value(), valid) << text;
     if (valid) {
       EXPECT_EQ(std::memcmp(address->data(), &expected, sizeof expected), 0) << text;
@@ -53,7 +53,7 @@ TEST(WireAddress, IsReadAsTheSystemReadsIt) {
                                  "1.2.3.4.5", "1..2.3", "-1.2.3.4", "1.2.3.4 "}) {
     in_addr expected{};
     const bool valid = inet_pton(AF_INET, text.c_str(), &expected) == 1;
-    const auto address = read_wire_address(text);
+    const auto address = read_address(text);
     ASSERT_EQ(address.has_value(), valid) << text;
     if (valid) {
       EXPECT_EQ(std::memcmp(address->data() + 12, &expected, sizeof expected), 0) << text;

@@ -289,6 +289,7 @@ bool Trunk::pause_locked() {
 void Trunk::log_pause(int status) {
   const char* why = std::strerror(-status);
   if (status == 0) why = "each call is ended at once";
+  if (status == -ESRCH) why = "its process has no queue pair for datagrams";
   if (status == -EPROTONOSUPPORT) why = "its uwarp has another version of trunks";
   if (status == -ETIMEDOUT) why = "it does not answer, or cannot call this host back";
   log_event("datagrams to %s, port %u, are dropped for now: %s", key.peer.to_string().c_str(),
@@ -347,16 +348,22 @@ void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> left;
   bool log_it = false;
+  const bool wanted = trunks_.in_use();
   {
     const Lock lock(lock_);
     if (calling_ != nonce) return;
     calling_ = 0;
-    if (state_ == State::kCalling) {
+    if (state_ == State::kCalling && status == -ESRCH && key.to_itself()) {
+      // The call was for queue pairs that are gone. Those of now are there, and need not wait.
+      state_ = State::kIdle;
+      if (!wanted) drop_all_locked();
+      if (filling_ != nullptr || !ready_.empty()) flush_soon();
+    } else if (state_ == State::kCalling) {
       drop_all_locked();
       log_it = pause_locked();
       waiters = take_waiters_locked();
     } else if (connection_ != nullptr && connection_->nonce() == nonce &&
-               (status == -ECONNREFUSED || status == -EADDRNOTAVAIL)) {
+               (status == -ECONNREFUSED || status == -ESRCH || status == -EADDRNOTAVAIL)) {
       left = connection_;  // one of its two ports is no longer there
     }
   }

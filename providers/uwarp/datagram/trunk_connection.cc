@@ -289,6 +289,7 @@ void TrunkConnection::connection_rejected(const std::shared_ptr<Connection>&, in
   }
   if (role_ == Role::kCall && verdict == RendezvousVerdict::kHeld) return over(0);
   if (verdict == RendezvousVerdict::kUnknownVersion) status = -EPROTONOSUPPORT;
+  if (verdict == RendezvousVerdict::kNoSuchQp) status = -ESRCH;
   over(status != 0 ? status : -ECONNREFUSED);
 }
 

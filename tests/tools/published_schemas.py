@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """Judges files by the schemas that their inventors publish, which come from the npm registry: GitHub's
-own parser of workflows and actions, GitLab's schema as gitlab-ci-local brings it, the OpenAPI schema of
-Kubernetes as kubernetes-models has it, and the reference implementation of development containers."""
+own parser of workflows and actions, GitLab's schema as gitlab-ci-local brings it, and the OpenAPI
+schema of Kubernetes as kubernetes-models has it."""
 
 import json
 import pathlib
@@ -10,8 +10,7 @@ import subprocess
 
 import places
 
-PACKAGES = ["@actions/workflow-parser@0.3.61", "gitlab-ci-local@4.61.0", "kubernetes-models@5.1.0",
-            "@devcontainers/cli@0.89.0"]
+PACKAGES = ["@actions/workflow-parser@0.3.61", "gitlab-ci-local@4.61.0", "kubernetes-models@5.1.0"]
 FOLDER = places.BUILD / "npm"
 INSTALL_SECONDS = 600  # a hang guard
 
@@ -65,13 +64,3 @@ def of_gitlab(path):
     """The file must be .gitlab-ci.yml in a folder of its own, which becomes a git repository."""
     subprocess.run(["git", "init", "-q", path.parent], check=True)
     return complaints(["node", modules() / "gitlab-ci-local/src/index.js", "--list-csv"], path.parent)
-
-
-def read_devcontainer(folder):
-    """What the reference implementation makes of .devcontainer/devcontainer.json in the folder. It
-    has no schema for that; no container is looked for."""
-    done = subprocess.run(["node", modules() / "@devcontainers/cli/devcontainer.js",
-                           "read-configuration", "--docker-path", "true", "--workspace-folder",
-                           folder], stdout=subprocess.PIPE, text=True, check=True,
-                          timeout=places.GUARD_SECONDS)
-    return json.loads(done.stdout)["configuration"]

@@ -2,8 +2,6 @@
 """The files of docs/recipes and action/ against the schemas that their inventors publish, which needs npm
 and the network: ./test.sh --containers. Each validator must also find a mistake."""
 
-import json
-
 import pytest
 import yaml
 
@@ -53,12 +51,3 @@ def test_schema_of_kubernetes(tmp_path):
     assert published_schemas.of_kubernetes(kind, manifest, path) == ""
     manifest["spec"]["replicas"] = "two"
     assert "replicas must be integer" in published_schemas.of_kubernetes(kind, manifest, path)
-
-
-def test_devcontainer_as_its_reference_implementation_reads_it(written):
-    text = recipes.blocks()[".devcontainer/devcontainer.json"]
-    folder = written(".devcontainer/devcontainer.json", text).parent.parent
-    written(".devcontainer/Dockerfile", recipes.blocks()[".devcontainer/Dockerfile"])
-    read = published_schemas.read_devcontainer(folder)
-    del read["configFilePath"]
-    assert read == json.loads(text)

@@ -2,7 +2,6 @@
 """README's first steps and the recipes of docs/recipes, in bare root file systems of Debian 12.
 Minutes, root and the network are needed: ./test.sh --containers."""
 
-import json
 import os
 import pathlib
 import re
@@ -111,20 +110,6 @@ def test_dockerfile(built, start, pair, pod, tmp_path, capsys):
     # As in the drop-in of a service.
     start(["grep", "-q", "/libuwarp-preload.so$", "/proc/self/maps"], link.server, uwarp=False,
           env={"LD_PRELOAD": "libuwarp-preload.so"}).succeed()
-
-
-def test_devcontainer(built, start, pod, tmp_path):
-    """A container as the file asks for it, made of the Dockerfile beside it and the image of docker.md."""
-    image = built(".devcontainer/Dockerfile", more={"uwarp": built("Dockerfile")})
-    wanted = json.loads(recipes.blocks()[".devcontainer/devcontainer.json"])
-    assert wanted["build"] == {"dockerfile": "Dockerfile"} and image.entry == []
-    assert f"{wanted['remoteUser']}:" in (image.root / "etc/passwd").read_text()
-    place = contained(pod, tmp_path, image).server
-    env = wanted["containerEnv"]
-    output = start(["sh", "-c", wanted["postCreateCommand"]], place, uwarp=False, env=env).succeed()
-    assert "This machine is ready" in output
-    assert "uwarp_lo" in start(["ibv_devices"], place, uwarp=False, env=env).succeed()
-    image.run("gcc --version && gdb --version")
 
 
 def test_fedora_dockerfile_on_debian(built, start, pair, pod, tmp_path):

@@ -38,8 +38,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   --mutate COUNT  changes the protocol code in COUNT places (300), one at a time, and says which
                   changes unit, simulation and conformance tests do not notice
   --applications  fio, libfabric, UCX, Open MPI, MPICH, QEMU, hpcc, Ceph and Go in full
-  --containers    README's first steps and the recipes of docs/containers.md, in bare root file
-                  systems of Debian 12; needs root and the network
+  --containers    README's first steps and the recipes of docs/recipes, in bare root file systems
+                  of Debian 12; needs root and the network
   --rdma-core FOLDER [TAG...]
                   stock tools of other releases of rdma-core, built from FOLDER, a git clone or its
                   git directory; both with uwarp built for them and with build/ as it is. Without TAG

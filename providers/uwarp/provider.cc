@@ -194,14 +194,26 @@ constexpr DeviceOperations kDriver = {
     .uninit_device = free,
 };
 
+/// Else the program finds no device, and not a word why.
+void say_that_library_is_unknown() {
+  const char* const log = getenv("UWARP_LOG");
+  if (log != nullptr && strcmp(log, "0") == 0) return;
+  fputs(
+      "uwarp: this libibverbs has no interface for plugins that uwarp knows, so it shows no "
+      "device of uwarp. Use a release of rdma-core from 34 on, or a newer uwarp; uwarp-doctor "
+      "names the library (UWARP_LOG=0 hides this line)\n",
+      stderr);
+}
+
 [[gnu::constructor]] void register_driver() {
   if (!bind_symbol(library.init_and_alloc_context, kInitAndAllocContextName) ||
       !bind_symbol(library.set_ops, kSetOpsName) ||
       !bind_symbol(library.uninit_context, kUninitContextName))
-    return;
+    return say_that_library_is_unknown();
   for (const char* name : kRegisterDriverNames) {
     if (bind_symbol(library.register_driver, name)) return library.register_driver(&kDriver);
   }
+  say_that_library_is_unknown();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "base/settings.h"
 #include "inject/fault_plan.h"
 #include "installed_files.h"
+#include "program_reach.h"
 
 namespace {
 
@@ -120,6 +121,18 @@ bool settings_valid() {
   return error.empty() && put_profile(settings);
 }
 
+/// The command still runs: it may be a wrapper that starts programs into which the library comes.
+void advise_if_unreached(const char* command) {
+  const char* const log = std::getenv("UWARP_LOG");
+  if (log != nullptr && std::string_view(log) == "0") return;
+  const std::string path = uwarp::find_program(command);
+  const uwarp::Unreached found = path.empty() ? uwarp::Unreached{} : uwarp::why_unreached(path);
+  if (found.why.empty()) return;
+  std::fprintf(stderr,
+               "uwarp-run: %s %s: it runs without uwarp. %s (UWARP_LOG=0 hides this line)\n",
+               path.c_str(), found.why.c_str(), found.cure.c_str());
+}
+
 int run(char** command) {
   if (!settings_valid()) return kExitUsage;
   const std::string library = uwarp::find_preload();
@@ -131,6 +144,7 @@ int run(char** command) {
   if (!preload_into_environment(library) || !allow_address_sanitizer() || !allow_nccl())
     return kExitUsage;
   raise_open_files();
+  advise_if_unreached(command[0]);
   execvp(command[0], command);
   const int error = errno;
   std::fprintf(stderr, "uwarp-run: %s: %s\n", command[0], std::strerror(error));

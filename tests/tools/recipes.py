@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""Runs the recipes of docs/containers.md without a container engine: images are folders, made from
+"""Runs the recipes of docs/recipes without a container engine: images are folders, made from
 Debian's own packages by debootstrap, and commands run in them by bubblewrap, as root or as a user
 without rights on a read-only root. Needs root and the network."""
 
@@ -12,7 +12,7 @@ import subprocess
 
 import places
 
-PAGE = places.ROOT / "docs" / "containers.md"
+PAGES = places.ROOT / "docs" / "recipes"
 MIRROR = "http://deb.debian.org/debian"
 RELEASES = {"debian:12": "bookworm"}
 # Debian's packages in place of Fedora's, whose images are not available here.
@@ -26,9 +26,9 @@ USERS = {"nobody": (65534, 65534)}
 
 
 def blocks():
-    """Name of the file -> text of each block of code on the page that begins with "# FILE"."""
-    return {name: text for name, text in
-            re.findall(r"^```\w*\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S)}
+    """Name of the file -> text of each block of code on the pages that begins with "# FILE"."""
+    return {name: text for page in sorted(PAGES.glob("*.md")) for name, text in
+            re.findall(r"^```\w*\n(?:#|//) (\S+)\n(.*?)^```", page.read_text(), re.M | re.S)}
 
 
 def sources():
@@ -80,27 +80,40 @@ class Image:
                   for part in ("--setenv", key, value)],
                 "--chdir", self.folder, *more, *map(str, argv)]
 
-    def run(self, script, seconds=BUILD_SECONDS, more=()):
+    def run(self, script, seconds=BUILD_SECONDS, more=(), shell="sh"):
         """Its output; a status other than 0 fails the test."""
-        done = subprocess.run(self.command(["/bin/sh", "-ec", script], more), text=True,
+        done = subprocess.run(self.command([shell, "-ec", script], more), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                               timeout=seconds, preexec_fn=places.die_with_parent)
         assert done.returncode == 0, f"status {done.returncode}: {script}\n{done.stdout[-6000:]}"
         return done.stdout
+
+    def size(self):
+        """Bytes of its files, without the package manager's cache and lists, which images of Debian
+        do not keep."""
+        kept = subprocess.run(["du", "-s", "-B1", "-x", "--exclude=./var/cache/apt",
+                               "--exclude=./var/lib/apt/lists", "."], cwd=self.root,
+                              capture_output=True, text=True, check=True)
+        return int(kept.stdout.split()[0])
 
     def path(self, inside):
         """Where a path inside the image is outside."""
         return self.root / os.path.normpath(os.path.join(self.folder, inside)).lstrip("/")
 
 
-def build_dockerfile(text, folder):
-    """Does what the instructions say; the last stage's image. Knows what our page uses."""
+def build_dockerfile(text, folder, images=None):
+    """Does what the instructions say; the last stage's image. Knows what our pages use. `images`:
+    those that were built before, by name."""
     stages, image = {}, None
     for number, line in enumerate(instructions(text)):
         word, rest = line.split(None, 1)
         if word == "FROM":
             name = rest.split()
-            image = Image(folder / f"stage{number}", base_root(RELEASES[name[0]]))
+            known = (images or {}).get(name[0])
+            base = known.root if known else base_root(RELEASES[name[0]])
+            image = Image(folder / f"stage{number}", base)
+            if known:
+                image.environment = dict(known.environment)
             stages[name[2] if len(name) > 2 else str(number)] = image
         elif word == "RUN":
             image.run(rest)
@@ -145,3 +158,43 @@ def copy(image, stages, words):
     else:
         assert words == [".", "."], f"copies the whole project only: {words}"
         copy_sources(image.path("."))
+
+
+class Job:
+    """A job of GitHub: steps that run in an image, each with the variables and the PATH that those
+    before it have asked for."""
+
+    def __init__(self, image):
+        self.image = image
+        image.folder = "/job"
+        self.files = {"GITHUB_PATH": "/path", "GITHUB_ENV": "/environment"}
+        for inside in self.files.values():
+            image.path(inside).write_text("")
+        image.path("/action-source").mkdir()
+        copy_sources(image.path("/action-source"))
+        image.path("/job").mkdir()
+
+    def run(self, step, expressions):
+        """Its output. `expressions`: what stands for each ${{ ... }}."""
+        image = self.image
+        asked = dict(line.split("=", 1) for line in
+                     image.path("/environment").read_text().splitlines())
+        paths = image.path("/path").read_text().split()
+        step_env = {key: expressions.get(value, value) for key, value in
+                    step.get("env", {}).items()}
+        before = dict(image.environment)
+        image.environment |= asked | self.files | {"GITHUB_ACTION_PATH": "/action-source/action"}
+        image.environment |= step_env | {"PATH": ":".join([*paths[::-1], before["PATH"]])}
+        try:
+            return image.run(step["run"], shell=step.get("shell", "sh"))
+        finally:
+            image.environment = before
+
+    def use(self, action, inputs):
+        """A composite action whose steps have nothing but commands."""
+        values = {name: declared.get("default") for name, declared in action["inputs"].items()}
+        assert inputs.keys() <= values.keys(), "GitHub warns of inputs that are not declared"
+        expressions = {f"${{{{ inputs.{name} }}}}": value
+                       for name, value in (values | inputs).items()}
+        assert action["runs"]["using"] == "composite"
+        return [self.run(step, expressions) for step in action["runs"]["steps"]]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""What docs/containers.md offers for tests of one's own, and whether its workflows can be read."""
+"""What docs/recipes offers for tests of one's own, whether its workflows can be read, and that no page of
+it is long."""
 
 import os
 import re
@@ -70,13 +71,32 @@ def test_cmake(adapter, tmp_path):
     assert ("uwarp_lo" in text) is uwarp, text
 
 
+@pytest.mark.parametrize("page", sorted(recipes.PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_a_recipe_fits_on_a_screen(page):
+    assert len(page.read_text().splitlines()) <= 40
+
+
+def test_recipes_are_listed():
+    listed = (recipes.PAGES / "README.md").read_text()
+    for page in recipes.PAGES.glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in listed
+
+
+def test_no_file_of_a_recipe_is_there_twice():
+    names = [name for page in recipes.PAGES.glob("*.md")
+             for name in re.findall(r"^```\w+\n(?:#|//) (\S+)\n", page.read_text(), re.M)]
+    assert sorted(names) == sorted(recipes.blocks())
+
+
 def test_workflows():
     """Read as YAML, each script as the shell does. ./test.sh --containers runs them."""
     yaml = pytest.importorskip("yaml")
     steps = yaml.safe_load(recipes.blocks()[".github/workflows/rdma.yml"])["jobs"]["rdma"]["steps"]
     job = yaml.safe_load(recipes.blocks()[".gitlab-ci.yml"])["rdma"]
-    scripts = [step["run"] for step in steps if "run" in step] + job["before_script"] + job["script"]
-    assert len(scripts) == 9
+    action = yaml.safe_load((places.ROOT / "action" / "action.yml").read_text())
+    scripts = [step["run"] for step in steps + action["runs"]["steps"] if "run" in step]
+    scripts += job["before_script"] + job["script"]
+    assert len(scripts) == 10
     for script in scripts:
         subprocess.run(["bash", "-n", "-c", script], check=True)
 

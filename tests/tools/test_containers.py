@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 """uwarp in containers: an unprivileged user without capabilities on a read-only root, under the seccomp
-filters of container engines and of services. docs/containers.md has the recipes."""
+filters of container engines and of services. docs/containers.md says what they need."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ def test_rping(pair, contained, address):
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 @pytest.mark.parametrize("name", ["rdma-server.service"])
 def test_units_are_understood(tmp_path, name):
-    """Every line of the unit of docs/containers.md, but for where the programs lie."""
+    """Every line of the unit of docs/recipes, but for where the programs lie."""
     unit = tmp_path / name
     unit.write_text(re.sub(r"^(ExecStart=)\S+", rf"\g<1>{places.UWARP_RUN}", recipes.blocks()[name],
                            flags=re.M))

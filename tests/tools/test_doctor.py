@@ -149,8 +149,11 @@ def greets(peer, connection):
             pass
 
 
-EMPTY_WRITE = tagged(WRITE, 1, 0)
-WAKE_UPS = [EMPTY_WRITE] * 4
+# How a uwarp shows itself, and its persona, in Writes whose places no peer checks: docs/wire.md.
+UWARP = 0x75776172
+MAGIC_WRITE = tagged(WRITE, UWARP, 0x7021000000000001)
+IWARP, ROCE = (tagged(WRITE, UWARP, 0x6E21000000000000 | persona) for persona in (1, 2))
+WAKE_UPS = [IWARP] + [tagged(WRITE, 1, 0)] * 3
 EMPTY_READ = untagged(READ_REQUEST, 1, 1, read_request(1, 0, 0, 1, 0))
 
 
@@ -163,6 +166,17 @@ def frames(*ulpdus, crc=False):
     return data
 
 
+def answers(fpdus):
+    """Accepts, and sends these once the first message has come."""
+    def behave(peer, connection):
+        peer.take_request(connection)
+        connection.sendall(reply())
+        peer.opening += connection.recv(4096)
+        connection.sendall(fpdus)
+        peer.rest(connection)
+    return behave
+
+
 CALL_ANSWER = b"uWRV" + bytes([1, 1]) + bytes(6)
 
 # name: behaviour, verdict, level, what the sentence contains.
@@ -173,6 +187,13 @@ PEERS = {
                "no peer-to-peer mode"),
     "crc": (says(reply(FLAG_ENHANCED | FLAG_CRC)), "compatible", "ok", "CRC, as the peer asks"),
     "private data": (says(reply(private=word() + b"hello")), "compatible", "ok", "revision 2"),
+    "same persona": (answers(frames(MAGIC_WRITE, IWARP)), "compatible", "ok", "revision 2"),
+    "other persona": (answers(frames(MAGIC_WRITE, ROCE)), "persona", "warning",
+                      "it is a uwarp of the roce persona, and programs here have the iwarp"),
+    "no persona": (answers(frames(MAGIC_WRITE, tagged(WRITE, UWARP, 0x6E21000000000003))),
+                   "compatible", "ok", "revision 2"),
+    "persona cut": (answers(frames(MAGIC_WRITE, ROCE)[:-1]), "compatible", "ok", "revision 2"),
+    "persona with a payload": (answers(frames(ROCE + b"x")), "compatible", "ok", "revision 2"),
     "markers": (says(reply(FLAG_ENHANCED | FLAG_MARKERS)), "markers", "problem", "wants markers"),
     "rejects": (says(reply(FLAG_ENHANCED | FLAG_REJECT, private=word() + b"go away")), "rejected",
                 "problem", 'private data "go away"'),
@@ -206,11 +227,13 @@ PEERS = {
 
 # What an accepting peer sees behind the Request: as from any initiator that then disconnects.
 OPENINGS = {
-    "fits": frames(EMPTY_WRITE, *WAKE_UPS),
-    "private data": frames(EMPTY_WRITE, *WAKE_UPS),
-    "crc": frames(EMPTY_WRITE, *WAKE_UPS, crc=True),
+    "fits": frames(MAGIC_WRITE, *WAKE_UPS),
+    "private data": frames(MAGIC_WRITE, *WAKE_UPS),
+    "crc": frames(MAGIC_WRITE, *WAKE_UPS, crc=True),
     "read rtr": frames(EMPTY_READ, *WAKE_UPS),
-}
+} | {name: frames(MAGIC_WRITE, *WAKE_UPS)
+     for name in ("same persona", "other persona", "no persona", "persona cut",
+                  "persona with a payload")}
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -291,6 +314,14 @@ def test_control_characters_of_a_peer_do_not_reach_the_terminal():
     with Peer(says(reply(FLAG_ENHANCED | FLAG_REJECT, private=word() + b"\x1b[31mred"))) as peer:
         run = doctor(f"127.0.0.1:{peer.port}")
     assert "\x1b" not in run.stdout and run.stdout.count("\n") == 2
+
+
+def test_a_doctor_of_the_roce_persona_says_so():
+    with Peer(answers(frames(MAGIC_WRITE, IWARP))) as peer:
+        _, findings, told = examine(f"127.0.0.1:{peer.port}", env={"UWARP_PERSONA": "roce"})
+    assert peer.opening.startswith(frames(MAGIC_WRITE, ROCE))
+    assert (told["peer"]["verdict"], told["peer"]["details"]["persona"]) == ("persona", "iwarp")
+    assert "--roce" in findings["peer"][0]["advice"]
 
 
 def test_what_the_peer_said_is_in_the_json():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-"""README's first steps and the recipes of docs/containers.md, in bare root file systems of Debian 12.
+"""README's first steps and the recipes of docs/recipes, in bare root file systems of Debian 12.
 Minutes, root and the network are needed: ./test.sh --containers."""
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import perftest_report as report
 import places
 import recipes
 import sandbox
+
+RPING_PORT = 7174
 
 pytestmark = [
     pytest.mark.containers,
@@ -70,20 +73,36 @@ def contained(pod, tmp_path, image, more=()):
     return places.Link("image", place, place)
 
 
-@pytest.fixture
-def built(tmp_path):
-    """built(name, change) -> the image of a Dockerfile of the page, whose text `change` may replace."""
-    def build(name, change=lambda text: text):
-        return recipes.build_dockerfile(change(recipes.blocks()[name]), tmp_path / name)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """built(name, change) -> the image of a Dockerfile of the pages, whose text `change` may replace.
+    Each is built once."""
+    folder, images = tmp_path_factory.mktemp("images"), {}
+
+    def build(name, change=lambda text: text, more=None):
+        if name not in images:
+            text = change(recipes.blocks()[name])
+            images[name] = recipes.build_dockerfile(text, folder / str(len(images)), more)
+        return images[name]
 
     yield build
-    for name in recipes.blocks():
-        subprocess.run(["rm", "-rf", tmp_path / name], check=True)
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
-def test_dockerfile(built, start, pair, pod, tmp_path):
+MOST_BYTES_BEYOND_THE_BASE = 60_000_000
+
+
+def test_dockerfile(built, start, pair, pod, tmp_path, capsys):
     image = built("Dockerfile")
     assert image.user == "nobody" and image.entry == ["uwarp-run"]
+    base = recipes.Image(tmp_path / "base", recipes.base_root("bookworm"))
+    more = image.size() - base.size()
+    with capsys.disabled():
+        print(f"\nThe image has {more / 1e6:.1f} MB beyond Debian's {base.size() / 1e6:.1f} MB")
+    assert 0 < more < MOST_BYTES_BEYOND_THE_BASE
+    said = re.search(r"it has (\d+) MB", (recipes.PAGES / "docker.md").read_text())
+    assert abs(more / 1e6 - int(said[1])) < 3, "as docker.md says"
+    assert not list(image.root.glob("src")), "no build tree"
     link = contained(pod, tmp_path, image)
     command = ["ib_write_bw", "-F", "-p", "{port}"]
     _, output = pair(link, command, command + ["{address}"])
@@ -101,50 +120,148 @@ def test_fedora_dockerfile_on_debian(built, start, pair, pod, tmp_path):
     assert report.rows(output), output
 
 
-def test_pod(built, image, start, pod, tmp_path, port):
-    """What the init container lays into the volume serves an image that knows nothing of uwarp."""
-    manifest = yaml.safe_load(recipes.blocks()["pod.yaml"])["spec"]
-    init, application = manifest["initContainers"][0], manifest["containers"][0]
-    volume = tmp_path / "volume"
-    volume.mkdir()
+class Pods:
+    """Two pods of the deployment, each a network namespace of its own, with what its init container
+    has laid into the volume."""
 
-    def enter(image, container):
-        mount = container["volumeMounts"][0]
-        image.path(mount["mountPath"]).mkdir(exist_ok=True)
-        bind = "--ro-bind" if mount.get("readOnly") else "--bind"
-        return contained(pod, tmp_path, image, [bind, str(volume), mount["mountPath"]]).server
+    def __init__(self, manifest, namespaces, carrier, application, folder, start):
+        link = namespaces.link()
+        self.link = places.Link("pods", *(
+            self._pod(manifest, space, end, carrier, application, folder / name, start)
+            for name, space, end in (("first", namespaces.near, link.server),
+                                     ("second", namespaces.far, link.client))))
 
-    carrier = built("carrier.Dockerfile")
-    start(init["command"], enter(carrier, init), uwarp=False).succeed()
-    image.run("apt-get update && apt-get install -y --no-install-recommends perftest")
+    @staticmethod
+    def _pod(manifest, space, end, carrier, application, folder, start):
+        init, main = manifest["initContainers"][0], manifest["containers"][0]
+        user = manifest["securityContext"]["runAsUser"]
+        volume = folder / "volume"
+        volume.mkdir(parents=True)
+        volume.chmod(0o777)
+        filter_file = sandbox.write_filter(sandbox.docker_filter(), folder / "filter")
+
+        def enter(image, container):
+            assert user == sandbox.UID and container["securityContext"]["readOnlyRootFilesystem"]
+            mount = container["volumeMounts"][0]
+            image.path(mount["mountPath"]).mkdir(exist_ok=True)
+            bind = "--ro-bind" if mount.get("readOnly") else "--bind"
+            place = sandbox.container(folder.name, space, filter_file, image.root,
+                                      [bind, str(volume), mount["mountPath"]])
+            place.address, place.device = end.address, end.device
+            return place
+
+        start(init["command"], enter(carrier, init), uwarp=False).succeed()
+        return enter(application, main)
+
+
+def test_deployment(built, image, start, namespaces, tmp_path):
+    """Two pods talk, whose image knows nothing of uwarp: it is what the init container brings."""
+    manifest = yaml.safe_load(recipes.blocks()["deployment.yaml"])["spec"]
+    assert manifest["replicas"] == 2
+    spec = manifest["template"]["spec"]
+    image.run("apt-get update && apt-get install -y --no-install-recommends rdmacm-utils")
     assert not list(image.root.glob("usr/lib/*/libisal.so*"))
-    place = enter(image, application)
-    env = {entry["name"]: entry["value"] for entry in application["env"]}
-    command = [*application["command"], "-p", port]
-    server = start(command, place, uwarp=False, env=env)
-    places.wait_listening(server, port)
-    output = start([*command, "127.0.0.1"], place, uwarp=False, env=env).succeed()
-    assert report.rows(output), output
-    server.succeed()
-
-
-def run_steps(image, scripts):
-    """In a folder in which uwarp's sources are below uwarp/, as a checkout or clone makes it."""
-    image.folder = "/job"
-    recipes.copy_sources(image.path("uwarp"))
-    output = ""
-    for script in scripts:
-        output = image.run(script)
-    assert output.count("ping data: ") == 10, output
+    pods = Pods(spec, namespaces, built("carrier.Dockerfile"), image, tmp_path, start)
+    main = spec["containers"][0]
+    env = {entry["name"]: entry["value"] for entry in main["env"]}
+    server = start(main["command"], pods.link.server, uwarp=False, env=env)
+    places.wait_listening(server, RPING_PORT)
+    text = (recipes.PAGES / "kubernetes.md").read_text()
+    client = re.search(r"`kubectl exec deploy/rdma -- (.*?)`", text)[1]
+    command = client.replace("ADDRESS", pods.link.server.address).split()
+    for _ in range(2):
+        output = start(command, pods.link.client, uwarp=False, env=env).succeed()
+        assert output.count("ping data: ") == 3, output
+    assert server.running(), "rping -P goes on"
 
 
 def test_github_actions(image):
+    """The workflow, and the composite action that it uses."""
     steps = yaml.safe_load(recipes.blocks()[".github/workflows/rdma.yml"])["jobs"]["rdma"]["steps"]
-    assert sum("actions/checkout" in step.get("uses", "") for step in steps) == 2
-    run_steps(image, [step["run"] for step in steps if "run" in step])
+    action = yaml.safe_load((places.ROOT / "action" / "action.yml").read_text())
+    job = recipes.Job(image)
+    used, output = [], ""
+    for step in steps:
+        if "run" in step:
+            output = job.run(step, {})
+        else:
+            used.append(step["uses"].split("@")[0])
+        if used and used[-1].endswith("/uwarp/action"):
+            *_, told = job.use(action, step.get("with", {}))
+            assert "This machine is ready" in told
+            used.append("")
+    assert used == ["actions/checkout", "OWNER/uwarp/action", ""]
+    assert output.count("ping data: ") == 10, output
+    # The input is in effect for the steps behind the action.
+    job.use(action, {"persona": "roce"})
+    assert "InfiniBand" in job.run({"run": "apt-get install -y ibverbs-utils >/dev/null && "
+                                           "uwarp-run ibv_devinfo -d uwarp_lo"}, {})
 
 
 def test_gitlab(image):
     job = yaml.safe_load(recipes.blocks()[".gitlab-ci.yml"])["rdma"]
     lines = [line for line in job["before_script"] + job["script"] if "git clone" not in line]
-    run_steps(image, ["\n".join(lines)])
+    image.folder = "/job"
+    recipes.copy_sources(image.path("uwarp"))
+    output = image.run("\n".join(lines))
+    assert output.count("ping data: ") == 10, output
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """The packages, built in a bare Debian as debian.md says."""
+    folder = tmp_path_factory.mktemp("packages")
+    image = recipes.Image(folder / "root", recipes.base_root("bookworm"))
+    image.folder = "/build/uwarp"
+    recipes.copy_sources(image.path("."))
+    image.run("apt-get update")
+    image.run(recipes.blocks()["build-debs.sh"])
+    made = folder / "debs"
+    made.mkdir()
+    for deb in image.path("/build").glob("*.deb"):
+        deb.rename(made / deb.name)
+    subprocess.run(["rm", "-rf", image.root], check=True)
+    return made
+
+
+@pytest.fixture
+def installed(image, packages):
+    """A bare Debian with the packages, installed as debian.md says."""
+    image.folder = "/debs"
+    image.path(".").mkdir()
+    for deb in packages.iterdir():
+        subprocess.run(["cp", deb, image.path(".")], check=True)
+    image.run("apt-get update")
+    output = image.run(recipes.blocks()["install-debs.sh"])
+    assert "This machine is ready" in output
+    return image
+
+
+def test_debian_packages(installed, start, pair, pod, tmp_path):
+    installed.run("apt-get install -y --no-install-recommends perftest")
+    link = contained(pod, tmp_path, installed)
+    command = ["ib_write_bw", "-F", "-p", "{port}"]
+    _, output = pair(link, command, command + ["{address}"])
+    assert report.rows(output), output
+
+
+def test_autopkgtest_of_a_foreign_package(installed):
+    """Of a package that has nothing to do with uwarp but for these tests, by Debian's autopkgtest."""
+    source = pathlib.Path("/foreign")
+    for name in ("debian/tests/control", "debian/tests/rdma"):
+        path = installed.path(source / name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(recipes.blocks()[name])
+        path.chmod(0o755)
+    (installed.path(source) / "debian/control").write_text(
+        "Source: foreign\nMaintainer: A Maintainer <maintainer@example.org>\n"
+        "Standards-Version: 4.6.2\n\n"
+        "Package: foreign\nArchitecture: all\nDescription: a package of another maintainer\n")
+    (installed.path(source) / "debian/changelog").write_text(
+        "foreign (1) unstable; urgency=low\n\n  * First.\n\n"
+        " -- A Maintainer <maintainer@example.org>  Sat, 01 Jan 2028 00:00:00 +0000\n")
+    installed.run("apt-get install -y --no-install-recommends autopkgtest rdmacm-utils dpkg-dev")
+    installed.folder = str(source)
+    output = installed.run("mkdir -p /tmp && autopkgtest --no-built-binaries -B . -- null 2>&1")
+    assert re.search(r"^rdma +PASS$", output, re.M), output
+    assert output.count("ping data: ") == 10, output

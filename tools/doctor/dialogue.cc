@@ -21,6 +21,7 @@
 #include "carrier/tcp_socket.h"
 #include "net/ip_address.h"
 #include "orderly_end.h"
+#include "persona.h"
 
 namespace doctor {
 namespace {
@@ -96,7 +97,8 @@ void note_end(Dialogue& dialogue, uwarp::MpaInitiator& initiator, int error) {
   dialogue.verdict = initiator.on_end_of_stream();
 }
 
-void exchange(int fd, uwarp::MpaInitiator& initiator, Dialogue& dialogue, Clock::time_point end) {
+void exchange(int fd, uwarp::MpaInitiator& initiator, Dialogue& dialogue, const Introduction& own,
+              Clock::time_point end) {
   dialogue.stage = Dialogue::Stage::kReplying;
   const auto request = initiator.request();
   // It fits into any send buffer.
@@ -119,7 +121,7 @@ void exchange(int fd, uwarp::MpaInitiator& initiator, Dialogue& dialogue, Clock:
   dialogue.reply = initiator.reply();
   if (dialogue.verdict.state != uwarp::MpaInitiator::State::kAccepted) return;
   dialogue.negotiated = initiator.negotiated();
-  leave_in_order(fd, dialogue.negotiated, end);
+  dialogue.persona = persona_in(leave_in_order(fd, dialogue.negotiated, own.persona, end));
 }
 
 std::string name_of_address(const addrinfo& address, uint16_t port) {
@@ -135,10 +137,10 @@ bool is_of_this_host(const addrinfo& address) {
   return uwarp::is_local_address(where);
 }
 
-uwarp::MpaInitiator::Config request_config(unsigned revision, bool crc) {
+uwarp::MpaInitiator::Config request_config(const Introduction& own) {
   uwarp::MpaInitiator::Config config;
-  config.revision = static_cast<uint8_t>(revision);
-  config.crc = crc;
+  config.revision = static_cast<uint8_t>(own.revision);
+  config.crc = own.crc;
   config.ird = config.ord = uwarp::kMaxRdAtom;
   config.ird_limit = uwarp::kMaxReadDepth;
   return config;
@@ -146,10 +148,10 @@ uwarp::MpaInitiator::Config request_config(unsigned revision, bool crc) {
 
 }  // namespace
 
-Dialogue talk(const std::string& host, uint16_t port, unsigned revision, bool crc,
+Dialogue talk(const std::string& host, uint16_t port, const Introduction& own,
               Clock::time_point end) {
   Dialogue dialogue;
-  dialogue.revision = revision;
+  dialogue.revision = own.revision;
   const Addresses addresses = resolve(host, port, end);
   if (addresses.error != 0) {
     dialogue.reason = gai_strerror(addresses.error);
@@ -165,8 +167,8 @@ Dialogue talk(const std::string& host, uint16_t port, unsigned revision, bool cr
     if (dialogue.error != 0) continue;
     dialogue.segment_bytes = segment_bytes_of(socket.fd());
     dialogue.local = is_of_this_host(*address);
-    uwarp::MpaInitiator initiator(request_config(revision, crc));
-    exchange(socket.fd(), initiator, dialogue, end);
+    uwarp::MpaInitiator initiator(request_config(own));
+    exchange(socket.fd(), initiator, dialogue, own, end);
     return dialogue;
   }
   return dialogue;

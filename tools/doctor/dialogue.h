@@ -11,6 +11,7 @@
 
 #include "base/settings.h"
 #include "protocol/mpa/handshake.h"
+#include "protocol/wire/control_writes.h"
 
 namespace doctor {
 
@@ -37,10 +38,20 @@ struct Dialogue {
   uwarp::MpaInitiator::Verdict verdict;
   uwarp::MpaNegotiated negotiated;  // accepted
   uwarp::MpaStartFrame reply;       // a whole Reply came
+  /// Accepted: what the peer, if it is a uwarp, says of its persona. One of the same persona may
+  /// say nothing.
+  uwarp::PersonaWrite::Said persona = uwarp::PersonaWrite::Said::kNothing;
+};
+
+/// What the Request says, and the messages behind it.
+struct Introduction {
+  unsigned revision = 2;
+  bool crc = false;
+  uwarp::PersonaWrite::Said persona = uwarp::PersonaWrite::Said::kIwarp;
 };
 
 /// Tries the addresses of `host` until one takes the connection.
-Dialogue talk(const std::string& host, uint16_t port, unsigned revision, bool crc,
+Dialogue talk(const std::string& host, uint16_t port, const Introduction& own,
               Clock::time_point end);
 
 }  // namespace doctor

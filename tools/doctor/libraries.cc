@@ -10,6 +10,7 @@
 
 #include "installed_files.h"
 #include "machine.h"
+#include "program_reach.h"
 #include "provider_abi.h"
 
 namespace doctor {
@@ -122,6 +123,16 @@ void check_own_files(Report& report) {
   const std::string folder = preload.substr(0, preload.rfind('/'));
   check_beside(report, "engine", folder, uwarp::kEngineName);
   check_beside(report, "provider", folder, uwarp::kPluginName);
+}
+
+void check_program(Report& report, const std::string& name) {
+  const std::string path = uwarp::find_program(name);
+  if (path.empty())
+    return report.problem("program", name + " is no program that this user may run",
+                          "Give its path, or a name in PATH");
+  const uwarp::Unreached found = uwarp::why_unreached(path);
+  if (found.why.empty()) return report.ok("program", path + " can be run under uwarp-run");
+  report.problem("program", path + " " + found.why, found.cure);
 }
 
 }  // namespace doctor

@@ -2,6 +2,8 @@
 // Is this machine ready? Each function looks at one part of it and adds its lines.
 #pragma once
 
+#include <string>
+
 #include "base/settings.h"
 #include "report.h"
 
@@ -27,6 +29,8 @@ void check_folders(Report& report);
 void check_same_host(Report& report, const uwarp::Settings& settings);
 /// Adapters and the rdma_cm device of the host itself (limits.cc).
 void check_host_devices(Report& report, const uwarp::Settings& settings);
+/// Whether uwarp comes into the program of that name or path (libraries.cc).
+void check_program(Report& report, const std::string& name);
 /// A program under uwarp-run lists and opens devices, and opens an event channel
 /// (application.cc).
 void check_application(Report& report);

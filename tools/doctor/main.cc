@@ -37,6 +37,7 @@ constexpr const char* kFooter =
 
 struct Options {
   std::string target;
+  std::string program;
   bool json = false;
   bool application = false;
   double timeout_seconds = 5;
@@ -91,6 +92,7 @@ int look_at_machine(const Options& options) {
   check_folders(report);
   check_same_host(report, settings);
   check_host_devices(report, settings);
+  if (!options.program.empty()) check_program(report, options.program);
   check_application(report);
   const int status = finish(report, options.json ? to_json(report) : json(), options.json);
   if (!options.json) std::printf("\n%s\n", conclusion(report).c_str());
@@ -123,6 +125,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "uwarp " UWARP_VERSION);
   app.add_option("HOST:PORT", options.target, "the server to check; without it, this machine");
   app.add_flag("--json", options.json, "print JSON");
+  app.add_option("--program", options.program, "also check that uwarp comes into this program")
+      ->type_name("NAME");
   app.add_option("--timeout", options.timeout_seconds, "seconds that the server may take in all")
       ->check(CLI::Range(0.1, 3600.0).description(""))
       ->type_name("SECONDS")

@@ -10,11 +10,14 @@
 namespace doctor {
 
 /// The first FPDUs of an initiator with nothing to say: ready-to-receive message, and a second one
-/// behind it, without which the Linux siw module may not wake up. Empty: none is due.
-std::vector<std::byte> opening_frames(const uwarp::MpaNegotiated& negotiated);
+/// behind it, without which the Linux siw module may not wake up. They show a uwarp what it needs
+/// to answer with its persona; no other peer looks at that. Empty: none is due.
+std::vector<std::byte> opening_frames(const uwarp::MpaNegotiated& negotiated,
+                                      uwarp::PersonaWrite::Said own);
 
-/// Opens, leaves the peer time to notice, ends, and reads away what comes until the peer has ended
-/// too, for a second at most.
-void leave_in_order(int fd, const uwarp::MpaNegotiated& negotiated, Clock::time_point end);
+/// Opens, leaves the peer time to notice, ends, and reads what comes until the peer has ended too,
+/// for a second at most. Returns the first bytes that came.
+std::vector<std::byte> leave_in_order(int fd, const uwarp::MpaNegotiated& negotiated,
+                                      uwarp::PersonaWrite::Said own, Clock::time_point end);
 
 }  // namespace doctor

@@ -122,6 +122,8 @@ void Connection::on_events(const StreamEvents& notice) {
   if (deferred) [[unlikely]]
     context_.xrc_senders.take_acknowledgements();
   Turn turn(*this);
+  if ((notice.outcome & kRxPersona) != 0) [[unlikely]]
+    compare_personas();
   if (Connected* const open = connected()) {
     if (deferred && !endpoint_->complete_deferred()) [[unlikely]]
       schedule();
@@ -344,6 +346,11 @@ std::shared_ptr<WireLink> wire_between(const sockaddr_storage& own, const sockad
   return faults->wires().between(ip_of(own).bytes(), ip_of(peer).bytes());
 }
 
+PersonaWrite::Said own_persona() {
+  return settings().persona == Persona::kRoce ? PersonaWrite::Said::kRoce
+                                              : PersonaWrite::Said::kIwarp;
+}
+
 void log_wire(Qpn number, const Wire& wire) {
   const WireTerms& terms = wire.terms();
   std::string rate = "no limit of the rate";
@@ -373,6 +380,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;
   config.magic_offset = kPeerMagicOffset;
+  if (!agreed.rendezvous) config.persona = own_persona();
   config.may_leave_tcp = settings().why_only_tcp() == nullptr;
   if (agreed.initiator) {
     if (negotiated.rtr == RtrKind::kWrite) config.rtr = StreamConfig::Rtr::kWrite;
@@ -502,6 +510,19 @@ void log_refusal(const sockaddr_storage& peer, int error) {
 void Connection::log_carrier() const {
   const char* const why = settings().why_only_tcp();
   if (why != nullptr && is_local_address(remote_)) log_reason(remote_, why);
+}
+
+void Connection::compare_personas() {
+  if (endpoint_ == nullptr || !log_enabled()) return;
+  const auto peer = endpoint_->qp().peer_persona();
+  if (peer == own_persona()) return;
+  const char* const own_name = peer == PersonaWrite::Said::kRoce ? "iwarp" : "roce";
+  const char* const peer_name = peer == PersonaWrite::Said::kRoce ? "roce" : "iwarp";
+  log_event(
+      "qp %#x: the peer has the %s persona and this process the %s persona, so programs that "
+      "ask what kind of adapter they have may disagree. Start both with uwarp-run --roce "
+      "(UWARP_PERSONA=roce), or neither",
+      endpoint_->number().value, peer_name, own_name);
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {

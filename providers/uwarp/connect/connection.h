@@ -295,6 +295,7 @@ class Connection final : public Source,
   // Leaving TCP.
   void log_carrier() const REQUIRES(mutex_);
   void follow_carrier(Turn& turn, const StreamEvents& notice) REQUIRES(mutex_);
+  void compare_personas() REQUIRES(mutex_);
   void offer_carrier(Turn& turn) REQUIRES(mutex_);
   void take_offer() REQUIRES(mutex_);
   bool open_mailbox(uint64_t number) REQUIRES(mutex_);

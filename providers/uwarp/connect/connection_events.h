@@ -38,11 +38,12 @@ inline uint16_t without_reserve(uint16_t depth, bool acknowledged) {
   return acknowledged && depth > 0 ? depth - 1 : depth;
 }
 /// Depth as rdma_cm can carry it, when the peer has named none or more than `most`, which is what
-/// we have.
+/// we have. A peer that keeps no reserve (an adapter, or a uwarp of the iwarp persona) may name 1:
+/// then the application has it, and Reads that acknowledge take turns with its Reads.
 inline uint16_t offered_depth(bool on_wire, uint16_t depth, uint32_t most) {
   const auto limit = static_cast<uint16_t>(most);
   if (!on_wire) return limit;
-  return std::min(without_reserve(depth, settings().acknowledged()), limit);
+  return std::min(without_reserve(depth, settings().acknowledged() && depth > 1), limit);
 }
 
 class Connection;

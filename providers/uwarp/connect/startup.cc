@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -174,6 +175,26 @@ ActiveStartup::Next ActiveStartup::over(End end) {
   return Next::kOver;
 }
 
+// What the user may look at, for faults that the network reports.
+void ActiveStartup::log_failure(int error) const {
+  if (!log_enabled()) return;
+  const std::string peer = name_of(options_.remote);
+  if (error == ECONNREFUSED)
+    return log_event("connection: %s is reached, but no program listens on this port",
+                     peer.c_str());
+  if (error != ETIMEDOUT)
+    return log_event("connection: to %s: %s", peer.c_str(), std::strerror(error));
+  if (requesting())
+    return log_event(
+        "connection: %s takes the connection and sends no MPA Reply: another program "
+        "listens there, or the server has not called rdma_accept in time",
+        peer.c_str());
+  log_event(
+      "connection: %s does not answer TCP in time: compare the address, and let no firewall "
+      "drop this port",
+      peer.c_str());
+}
+
 // Routes are found in no time here, so a client may come too early, which on an adapter it hardly
 // can: qperf's server names its port before it listens, and with acknowledgements one that listens
 // anew after its last Send (perftest's -R) does so a round trip later than its client has that.
@@ -183,15 +204,15 @@ ActiveStartup::Next ActiveStartup::on_failed(int error, uint64_t now_ns) {
     state_ = Pausing{{now_ns + kRedialWaitNs}};
     return Next::kPause;
   }
-  if (!options_.rendezvous) modes_.forget(options_.remote);
+  if (!options_.rendezvous) {
+    log_failure(error);
+    modes_.forget(options_.remote);
+  }
   return over({.rejected = error == ECONNREFUSED || error == ECONNRESET, .status = -error});
 }
 
 ActiveStartup::Next ActiveStartup::on_deadline(uint64_t now_ns) {
-  if (end_.take_passed(now_ns)) {
-    log_event("connection: start-up timed out");
-    return on_failed(ETIMEDOUT, now_ns);
-  }
+  if (end_.take_passed(now_ns)) return on_failed(ETIMEDOUT, now_ns);
   auto* const pausing = std::get_if<Pausing>(&state_);
   if (pausing == nullptr || !pausing->redial.take_passed(now_ns)) return Next::kWait;
   state_ = Dialling{};

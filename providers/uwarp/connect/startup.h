@@ -153,6 +153,7 @@ class ActiveStartup {
   };
 
   Next judge(const MpaInitiator::Verdict& verdict, uint64_t now_ns);
+  void log_failure(int error) const;
   bool fall_back(const MpaInitiator::Verdict& verdict);
   void remember_mode(uint64_t now_ns);
   Next over(End end);
@@ -221,7 +222,7 @@ class PassiveStartup {
   /// True: the Request, or what answers it, has not come in time.
   bool on_deadline(uint64_t now_ns) {
     if (!deadline().take_passed(now_ns)) return false;
-    if (reading()) log_event("connection: start-up timed out");
+    if (reading()) log_event("connection: a peer has connected and sent no whole MPA Request");
     return true;
   }
 

@@ -170,7 +170,8 @@ int link_rank(const LinkRecord& link) {
 }
 
 std::nullopt_t unreadable(int error) {
-  log_event("links and addresses cannot be read: %s", nl_geterror(error));
+  log_event("links and addresses cannot be read: %s. uwarp-doctor says what is refused",
+            nl_geterror(error));
   return std::nullopt;
 }
 
@@ -311,7 +312,8 @@ bool refresh_locked(Published& state) REQUIRES(state.lock) {
   if (state.table && std::ranges::equal(state.table->devices(), devices, same) &&
       state.table->netdevs() == netdevs)
     return true;
-  if (devices.empty()) log_event("no usable network device");
+  if (devices.empty())
+    log_event("no usable network device: give one an address, or ip link set lo up");
   state.table = std::make_shared<const NetDeviceTable>(std::move(devices), std::move(netdevs));
   return true;
 }

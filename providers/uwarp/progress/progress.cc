@@ -136,7 +136,8 @@ struct LastServed {
 // A policy refuses the calls, or no files are left. Nothing can be connected then: start_helper()
 // fails, where a helper thread would find no set to sleep on and run all the time.
 void give_up(int& epoll_fd, int error) {
-  log_event("progress: cannot make an epoll set: %s", std::strerror(error));
+  log_event("progress: cannot make an epoll set: %s. uwarp-doctor says what is refused",
+            std::strerror(error));
   close_engine_fd(epoll_fd);
   epoll_fd = -error;
 }

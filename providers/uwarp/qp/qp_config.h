@@ -13,6 +13,7 @@
 #include "counters/trace_sink.h"
 #include "inject/fault_script.h"
 #include "memory/region_table.h"
+#include "protocol/wire/control_writes.h"
 #include "protocol/wire/datagram_header.h"
 #include "qp/completion_queue.h"
 #include "qp/receive_queue.h"
@@ -154,6 +155,8 @@ struct StreamConfig {
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
+  /// What a peer that is a uwarp is told of ours (PersonaWrite), where it matters.
+  PersonaWrite::Said persona = PersonaWrite::Said::kNothing;
   /// We have a wire to this peer, which is told so if it is a uwarp (WireWrite).
   bool over_wire = false;
   /// Two on one host may agree to leave TCP (CarrierWrite).

@@ -138,6 +138,9 @@ class QueuePair {
   /// The peer is a uwarp: no other implementation takes part in the rendezvous.
   void expect_uwarp() { stream_.peer_is_uwarp.store(true, std::memory_order_release); }
   bool peer_is_uwarp() const { return stream_.peer_is_uwarp.load(std::memory_order_acquire); }
+  PersonaWrite::Said peer_persona() const {
+    return stream_.peer_persona.load(std::memory_order_acquire);
+  }
   /// Says something to a peer on this host; the caller pumps.
   void say_to_peer(StreamState::ControlWriteDue what) {
     stream_.control_writes_due.fetch_or(what, std::memory_order_release);

@@ -26,6 +26,7 @@ void StreamState::restart(const StreamConfig& new_config) {
   first_fpdu.store(false, std::memory_order_relaxed);
   peer_delays.store(false, std::memory_order_relaxed);
   peer_is_uwarp.store(new_config.peer_is_uwarp, std::memory_order_relaxed);
+  peer_persona.store(PersonaWrite::Said::kNothing, std::memory_order_relaxed);
   answer_due.store(false, std::memory_order_relaxed);
   nudge_due.store(new_config.nudge_first_fpdu, std::memory_order_relaxed);
   control_writes_due.store(0, std::memory_order_relaxed);

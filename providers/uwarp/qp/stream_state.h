@@ -15,6 +15,7 @@
 #include "counters/page_layout.h"
 #include "protocol/mpa/fpdu.h"
 #include "protocol/rdmap/read_queues.h"
+#include "protocol/wire/control_writes.h"
 #include "protocol/wire/rdmap_headers.h"
 #include "protocol/wire/terminate_code.h"
 #include "qp/handoff_lock.h"
@@ -228,12 +229,19 @@ class StreamState {
   std::atomic<bool> first_fpdu{false};     // the peer's first FPDU has come
   std::atomic<bool> peer_is_uwarp{false};  // ... and carried the magic, or a later one did
   std::atomic<bool> peer_delays{false};    // it has a wire of its own (WireWrite)
-  std::atomic<bool> answer_due{false};     // owe the magic's answer
-  std::atomic<bool> nudge_due{false};      // a zero-length Write is due if nothing else is sent
-  // What is to be said to the peer: that a message waits for a receive (DeliveredWrite), and what
-  // concerns peers on the same host (CarrierWrite); and what it has said. The values are set before
-  // their bit, and read by the side that it is for.
-  enum ControlWriteDue : uint32_t { kMailboxDue = 1, kNumberDue = 2, kSwitchDue = 4, kWaitDue = 8 };
+  std::atomic<PersonaWrite::Said> peer_persona{PersonaWrite::Said::kNothing};
+  std::atomic<bool> answer_due{false};  // owe the magic's answer
+  std::atomic<bool> nudge_due{false};   // a zero-length Write is due if nothing else is sent
+  // What is to be said to the peer: that a message waits for a receive (DeliveredWrite), which
+  // persona this side has (PersonaWrite), and what concerns peers on the same host (CarrierWrite);
+  // and what it has said. The values are set before their bit, and read by the side that it is for.
+  enum ControlWriteDue : uint32_t {
+    kMailboxDue = 1,
+    kNumberDue = 2,
+    kSwitchDue = 4,
+    kWaitDue = 8,
+    kPersonaDue = 16
+  };
   std::atomic<uint32_t> control_writes_due{0};
   uint64_t mailbox = 0, letter_number = 0;            // of ours, to be offered
   uint64_t peer_mailbox = 0, peer_letter_number = 0;  // that it has offered

@@ -89,9 +89,29 @@ bool read_value(std::span<const std::byte> bytes, T& value) {
   return true;
 }
 
+const char* cure_of_bind_error(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return ". Choose another port, or set UWARP_PORT_OFFSET on both sides";
+    case EADDRNOTAVAIL:
+      return ". No network device of this host has the address: see ip address";
+    case EACCES:
+      return ". Choose a port from net.ipv4.ip_unprivileged_port_start on";
+    default:
+      return "";
+  }
+}
+
 void log_bind_error(const sockaddr_storage& address, int error) {
-  log_event("rdma_cm: cannot bind %s port %u: %s", ip_of(address).to_string().c_str(),
-            port_of(address), std::strerror(error));
+  if (!log_enabled()) return;
+  log_event("rdma_cm: cannot bind %s port %u: %s%s", ip_of(address).to_string().c_str(),
+            port_of(address), std::strerror(error), cure_of_bind_error(error));
+}
+
+void log_unreachable(const sockaddr_storage& destination, int error) {
+  if (!log_enabled()) return;
+  log_event("rdma_cm: there is no way to %s: %s. Compare the address, and see ip route get ADDRESS",
+            ip_of(destination).to_string().c_str(), std::strerror(error));
 }
 
 }  // namespace
@@ -142,7 +162,11 @@ int CmId::bind_locked(const sockaddr_storage& address) {
   if (device == nullptr && !of_any_device) {
     // A netdev may have come up since the last look.
     device = refresh_net_devices()->by_address(ip);
-    if (device == nullptr) return is_local_address(address) ? ENODEV : EADDRNOTAVAIL;
+    if (device == nullptr) {
+      const int error = is_local_address(address) ? ENODEV : EADDRNOTAVAIL;
+      log_bind_error(address, error);
+      return error;
+    }
   }
   if (device != nullptr && service_.port_space == RDMA_PS_IPOIB) return EINVAL;
   if (const int error = reserve_port_locked(address)) return error;
@@ -261,6 +285,7 @@ int CmId::resolve_address(const sockaddr_storage& source, const sockaddr_storage
       neighbour_known(0);
     return 0;
   }
+  log_unreachable(destination, error);
   // A netdev that is no device is told by an event, other failures by the command itself.
   if (error != ENODEV) return error;
   const auto event = event_locked(CmEventType::kAddressError, -error);
@@ -282,10 +307,12 @@ bool CmId::waits_for_neighbour(const IpAddress& destination, const Route& route,
 void CmId::neighbour_known(int status) {
   Lock guard(lock_);
   if (state_ != CmIdState::kAddressAsked) return;
-  if (status == 0)
+  if (status == 0) {
     state_ = CmIdState::kAddressResolved;
-  else
+  } else {
+    log_unreachable(remote_, -status);
     unresolve_locked();
+  }
   const auto event = event_locked(
       status == 0 ? CmEventType::kAddressResolved : CmEventType::kAddressError, status);
   CmEventReservation reservation = take_reservation_locked();

@@ -90,6 +90,29 @@ struct WireWrite {
   }
 };
 
+// How two uwarps on an rdma_cm connection find out that their personas differ: a zero-length Write
+// that no receiver checks, as above. Described in docs/wire.md.
+
+/// "I have this persona."
+struct PersonaWrite {
+  enum class Said : uint8_t { kNothing = 0, kIwarp = 1, kRoce = 2 };
+
+  /// ASCII "uwar", as where two uwarps recognise each other.
+  static constexpr STag kStag{0x75776172};
+  /// ASCII "n!", then 40 bits of zero; the persona is the last byte.
+  static constexpr TaggedOffset kOffset = 0x6e21'0000'0000'0000;
+
+  static constexpr TaggedOffset offset(Said persona) {
+    return kOffset | static_cast<TaggedOffset>(persona);
+  }
+  /// Of a Write that has no payload.
+  static Said decode(const TaggedHeader& header) {
+    for (const Said persona : {Said::kIwarp, Said::kRoce})
+      if (header.stag == kStag && header.to == offset(persona)) return persona;
+    return Said::kNothing;
+  }
+};
+
 // What a UDP datagram to a multicast group begins with, before the header of the datagram in it:
 // docs/wire.md, "Multicast". No start-up settles a version there, and strangers may use the port.
 

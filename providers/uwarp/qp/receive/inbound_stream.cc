@@ -216,12 +216,15 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
   if (alone && config.magic_stag.value != 0 && header.stag == config.magic_stag &&
       header.to == config.magic_offset && !in_.stream.peer_is_uwarp.exchange(true)) {
     in_.outcome |= kRxMagic;
+    if (config.persona == PersonaWrite::Said::kRoce) [[unlikely]]
+      tell_persona();
     if (config.answer_magic) in_.stream.answer_due.store(true, std::memory_order_release);
     // A Send with Immediate may have waited for it.
     if (config.answer_magic || in_.config.acknowledged) in_.outcome |= kRxTransmitWanted;
   }
   if (config.may_leave_tcp && alone && in_.stream.peer_is_uwarp.load(std::memory_order_relaxed))
     take_carrier_write(header);
+  if (alone) take_persona_write(header);
   if (WireWrite::is(header) && alone) in_.stream.peer_delays.store(true, std::memory_order_relaxed);
   if (!in_.stream.reports_deliveries(in_.config)) [[likely]]
     return;
@@ -232,6 +235,23 @@ void InboundWrites::take_empty(const TaggedHeader& header, bool alone) {
     order_.note_acknowledged();
     in_.outcome |= kRxTransmitWanted;
   }
+}
+
+void InboundWrites::tell_persona() {
+  in_.stream.control_writes_due.fetch_or(StreamState::kPersonaDue, std::memory_order_release);
+  in_.outcome |= kRxTransmitWanted;
+}
+
+// Only a uwarp that has recognised this one says it. The first one counts, so that a peer cannot
+// make a line of the log, or an answer, of each.
+void InboundWrites::take_persona_write(const TaggedHeader& header) {
+  const PersonaWrite::Said said = PersonaWrite::decode(header);
+  if (said == PersonaWrite::Said::kNothing) return;
+  auto unsaid = PersonaWrite::Said::kNothing;
+  if (!in_.stream.peer_persona.compare_exchange_strong(unsaid, said)) return;
+  in_.outcome |= kRxPersona;
+  const PersonaWrite::Said own = in_.stream.config.persona;
+  if (own == PersonaWrite::Said::kIwarp && said != own) tell_persona();
 }
 
 void InboundWrites::take_carrier_write(const TaggedHeader& header) {

@@ -157,6 +157,7 @@ enum ReceiveOutcome : uint32_t {
   kRxSwitch = 1u << 7,          // what follows comes through shared memory
   kRxNewQueue = 1u << 8,  // receives complete to a queue whose pollers should drive the stream
   kRxDeferred = 1u << 9,  // once what is owed has been sent: Receiver::complete_deferred()
+  kRxPersona = 1u << 10,  // the peer has told its persona: StreamState::peer_persona
 };
 
 /// A DDP segment, its header as it came, what is left of its payload. RFC 5041-3-7, 5041-4.2-b/c/g.
@@ -331,6 +332,8 @@ class InboundWrites {
                                       in_.stream.peer(in_.config.domain), place);
   }
   [[gnu::noinline, gnu::cold]] void take_carrier_write(const TaggedHeader& header);
+  [[gnu::noinline, gnu::cold]] void tell_persona();
+  [[gnu::noinline, gnu::cold]] void take_persona_write(const TaggedHeader& header);
   [[gnu::noinline]] void take_empty(const TaggedHeader& header, bool alone);
 };
 

@@ -198,6 +198,15 @@ bool Transmitter::begin_next() {
   return true;
 }
 
+// Also in front of a Terminate: that the personas differ may be why the stream has failed.
+bool Transmitter::emit_persona() {
+  constexpr uint32_t kBit = StreamState::kPersonaDue;
+  if ((stream_.control_writes_due.load(std::memory_order_acquire) & kBit) == 0) return false;
+  stream_.control_writes_due.fetch_and(~kBit, std::memory_order_relaxed);
+  append_empty_write(PersonaWrite::kStag, PersonaWrite::offset(stream_.config.persona));
+  return true;
+}
+
 // Behind that of the switch nothing may go before the carrier has been changed.
 bool Transmitter::emit_control_write(uint32_t due) {
   const auto take = [&](StreamState::ControlWriteDue bit) {
@@ -209,6 +218,7 @@ bool Transmitter::emit_control_write(uint32_t due) {
     emit_delivered_write(true);
     return true;
   }
+  if (emit_persona()) return true;
   CarrierWrite write{CarrierWrite::Kind::kSwitch};
   if (take(StreamState::kMailboxDue))
     write = {CarrierWrite::Kind::kMailbox, stream_.mailbox};
@@ -309,8 +319,9 @@ bool Transmitter::begin_local() {
 // Once and last of all, when what the failure leaves behind has been flushed. RFC 5040-5.4-h/j.
 bool Transmitter::emit_terminate() {
   if (!flushed_) return false;
-  closed_ = true;
   const StreamFailure& failure = stream_.failure();
+  if (failure.send_terminate && emit_persona()) return true;
+  closed_ = true;
   if (!failure.send_terminate) return false;
   UntaggedHeader header;
   header.qn = QueueNumber::kTerminate;

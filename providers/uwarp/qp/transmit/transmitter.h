@@ -160,6 +160,7 @@ class Transmitter {
   [[gnu::noinline, gnu::cold]] AfterFaults apply_faults(bool response, bool request);
   [[gnu::noinline]] bool apply_fault_verdict(uint64_t position, const FaultVerdict& verdict);
   [[gnu::noinline]] bool emit_opening();
+  [[gnu::noinline, gnu::cold]] bool emit_persona();
   [[gnu::noinline, gnu::cold]] bool emit_control_write(uint32_t due);
   [[gnu::noinline]] bool begin_local();
   [[gnu::noinline]] bool emit_terminate();

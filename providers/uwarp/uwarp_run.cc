@@ -112,9 +112,7 @@ bool put_profile(uwarp::Settings& settings) {
 }
 
 // A test with faults or limits that are not understood would prove nothing, so nothing runs.
-bool settings_valid() {
-  auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
-                                        [](const std::string&) {});
+bool check(uwarp::Settings& settings) {
   std::string error;
   (void)uwarp::FaultPlan::parse(settings.fault, error);
   if (!error.empty()) std::fprintf(stderr, "uwarp-run: UWARP_FAULT: %s\n", error.c_str());
@@ -123,8 +121,6 @@ bool settings_valid() {
 
 /// The command still runs: it may be a wrapper that starts programs into which the library comes.
 void advise_if_unreached(const char* command) {
-  const char* const log = std::getenv("UWARP_LOG");
-  if (log != nullptr && std::string_view(log) == "0") return;
   const std::string path = uwarp::find_program(command);
   const uwarp::Unreached found = path.empty() ? uwarp::Unreached{} : uwarp::why_unreached(path);
   if (found.why.empty()) return;
@@ -134,7 +130,9 @@ void advise_if_unreached(const char* command) {
 }
 
 int run(char** command) {
-  if (!settings_valid()) return kExitUsage;
+  auto settings = uwarp::parse_settings([](const char* name) { return std::getenv(name); },
+                                        [](const std::string&) {});
+  if (!check(settings)) return kExitUsage;
   const std::string library = uwarp::find_preload();
   if (library.empty()) {
     std::fprintf(stderr, "uwarp-run: cannot find %s beside me or in %s\n", uwarp::kPreloadName,
@@ -144,7 +142,7 @@ int run(char** command) {
   if (!preload_into_environment(library) || !allow_address_sanitizer() || !allow_nccl())
     return kExitUsage;
   raise_open_files();
-  advise_if_unreached(command[0]);
+  if (settings.advice) advise_if_unreached(command[0]);
   execvp(command[0], command);
   const int error = errno;
   std::fprintf(stderr, "uwarp-run: %s: %s\n", command[0], std::strerror(error));

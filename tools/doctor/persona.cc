@@ -24,10 +24,4 @@ Said persona_in(std::span<const std::byte> fpdus) {
   return Said::kNothing;
 }
 
-Said own_persona(const uwarp::Settings& settings) {
-  return settings.persona == uwarp::Persona::kRoce ? Said::kRoce : Said::kIwarp;
-}
-
-const char* name_of(Said persona) { return persona == Said::kRoce ? "roce" : "iwarp"; }
-
 }  // namespace doctor

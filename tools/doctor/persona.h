@@ -6,15 +6,11 @@
 #include <cstddef>
 #include <span>
 
-#include "base/settings.h"
 #include "protocol/wire/control_writes.h"
 
 namespace doctor {
 
 /// What FPDUs of a peer say, the first of which begins at the front. The last one may be cut.
 uwarp::PersonaWrite::Said persona_in(std::span<const std::byte> fpdus);
-
-uwarp::PersonaWrite::Said own_persona(const uwarp::Settings& settings);
-const char* name_of(uwarp::PersonaWrite::Said persona);
 
 }  // namespace doctor

@@ -11,7 +11,6 @@
 #include "base/limits.h"
 #include "connect/rendezvous.h"
 #include "dialogue.h"
-#include "persona.h"
 #include "protocol/mpa/fpdu.h"
 
 namespace doctor {
@@ -21,7 +20,8 @@ using nlohmann::json;
 using Stage = Dialogue::Stage;
 using State = uwarp::MpaInitiator::State;
 using uwarp::MpaFailure;
-using Said = uwarp::PersonaWrite::Said;
+using uwarp::PersonaWrite;
+using Said = PersonaWrite::Said;
 
 /// Bytes of private data and of foreign answers that are shown.
 constexpr size_t kShownBytes = 64;
@@ -233,11 +233,11 @@ ProbeResult judge_acceptance(const std::string& who, const Dialogue& dialogue,
   if (dialogue.segment_bytes < kSmallSegment)
     return made("segments", Level::kWarning, text,
                 "These segments are small: check the MTU of the path");
-  if (dialogue.persona != Said::kNothing && dialogue.persona != own_persona(settings))
+  const Said own = PersonaWrite::of(settings.persona);
+  if (dialogue.persona != Said::kNothing && dialogue.persona != own)
     return made("persona", Level::kWarning,
-                text + "; it is a uwarp of the " + name_of(dialogue.persona) +
-                    " persona, and programs here have the " + name_of(own_persona(settings)) +
-                    " persona",
+                text + "; it is a uwarp of the " + PersonaWrite::name(dialogue.persona) +
+                    " persona, and programs here have the " + PersonaWrite::name(own) + " persona",
                 "Programs that ask what kind of adapter they have may disagree: start both sides "
                 "with uwarp-run --roce (UWARP_PERSONA=roce), or neither");
   if (dialogue.revision == 1 && settings.mpa_revision == 2) text += "; asked for revision 1 only";
@@ -269,7 +269,7 @@ json describe_dialogue(const Dialogue& dialogue, const uwarp::Settings& settings
   json details = {{"address", dialogue.address}, {"revision", dialogue.revision}};
   if (dialogue.error != 0) details["errno"] = dialogue.error;
   if (dialogue.segment_bytes != 0) details["tcp_mss"] = dialogue.segment_bytes;
-  if (dialogue.persona != Said::kNothing) details["persona"] = name_of(dialogue.persona);
+  if (dialogue.persona != Said::kNothing) details["persona"] = PersonaWrite::name(dialogue.persona);
   const State state = dialogue.verdict.state;
   if (state == State::kAccepted || state == State::kRejected) {
     const uwarp::MpaStartFrame& reply = dialogue.reply;
@@ -327,7 +327,7 @@ ProbeResult probe(const Target& target, const ProbeOptions& options,
   const unsigned first = options.revision.value_or(settings.mpa_revision);
   const auto dial = [&](unsigned revision) {
     return talk(target.host, static_cast<uint16_t>(port),
-                {revision, settings.crc, own_persona(settings)}, end);
+                {revision, settings.crc, PersonaWrite::of(settings.persona)}, end);
   };
   Dialogue dialogue = dial(first);
   ProbeResult result = judge(who, dialogue, options, settings);

@@ -346,11 +346,6 @@ std::shared_ptr<WireLink> wire_between(const sockaddr_storage& own, const sockad
   return faults->wires().between(ip_of(own).bytes(), ip_of(peer).bytes());
 }
 
-PersonaWrite::Said own_persona() {
-  return settings().persona == Persona::kRoce ? PersonaWrite::Said::kRoce
-                                              : PersonaWrite::Said::kIwarp;
-}
-
 void log_wire(Qpn number, const Wire& wire) {
   const WireTerms& terms = wire.terms();
   std::string rate = "no limit of the rate";
@@ -380,7 +375,7 @@ StreamConfig Connection::stream_config(const Agreed& agreed) {
   config.answer_magic = !agreed.initiator && !agreed.rendezvous;
   config.magic_stag = kPeerMagicStag;
   config.magic_offset = kPeerMagicOffset;
-  if (!agreed.rendezvous) config.persona = own_persona();
+  if (!agreed.rendezvous) config.persona = PersonaWrite::of(settings().persona);
   config.may_leave_tcp = settings().why_only_tcp() == nullptr;
   if (agreed.initiator) {
     if (negotiated.rtr == RtrKind::kWrite) config.rtr = StreamConfig::Rtr::kWrite;
@@ -515,14 +510,13 @@ void Connection::log_carrier() const {
 void Connection::compare_personas() {
   if (endpoint_ == nullptr || !log_enabled()) return;
   const auto peer = endpoint_->qp().peer_persona();
-  if (peer == own_persona()) return;
-  const char* const own_name = peer == PersonaWrite::Said::kRoce ? "iwarp" : "roce";
-  const char* const peer_name = peer == PersonaWrite::Said::kRoce ? "roce" : "iwarp";
+  const auto own = PersonaWrite::of(settings().persona);
+  if (peer == own) return;
   log_event(
       "qp %#x: the peer has the %s persona and this process the %s persona, so programs that "
       "ask what kind of adapter they have may disagree. Start both with uwarp-run --roce "
       "(UWARP_PERSONA=roce), or neither",
-      endpoint_->number().value, peer_name, own_name);
+      endpoint_->number().value, PersonaWrite::name(peer), PersonaWrite::name(own));
 }
 
 void Connection::follow_carrier(Turn& turn, const StreamEvents& notice) {

@@ -348,26 +348,29 @@ void Trunk::call_over(TrunkNonce nonce, int status) {
   std::shared_ptr<DatagramWaiter> waiters;
   std::shared_ptr<TrunkConnection> left;
   bool log_it = false;
+  bool again = false;
   const bool wanted = trunks_.in_use();
   {
     const Lock lock(lock_);
     if (calling_ != nonce) return;
     calling_ = 0;
-    if (state_ == State::kCalling && status == -ESRCH && key.to_itself()) {
-      // The call was for queue pairs that are gone. Those of now are there, and need not wait.
+    // The call was for queue pairs that are gone. Those of now are there, and need not wait.
+    const bool outdated = status == -ESRCH && key.to_itself();
+    again = state_ == State::kCalling && outdated && wanted;
+    if (again) {
       state_ = State::kIdle;
-      if (!wanted) drop_all_locked();
-      if (filling_ != nullptr || !ready_.empty()) flush_soon();
     } else if (state_ == State::kCalling) {
       drop_all_locked();
-      log_it = pause_locked();
       waiters = take_waiters_locked();
+      state_ = State::kIdle;
+      if (!outdated) log_it = pause_locked();
     } else if (connection_ != nullptr && connection_->nonce() == nonce &&
                (status == -ECONNREFUSED || status == -ESRCH || status == -EADDRNOTAVAIL)) {
       left = connection_;  // one of its two ports is no longer there
     }
   }
   if (log_it) log_pause(status);
+  if (again) flush_soon();
   wake(std::move(waiters));
   if (left != nullptr) left->close();
 }

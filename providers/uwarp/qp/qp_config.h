@@ -155,7 +155,8 @@ struct StreamConfig {
   bool silent_fin = false;
   /// The start-up has shown already that the peer is a uwarp (rendezvous): no magic is needed.
   bool peer_is_uwarp = false;
-  /// What a peer that is a uwarp is told of ours (PersonaWrite), where it matters.
+  /// The persona of this side, which it tells a peer that is a uwarp (PersonaWrite). kNothing: it
+  /// tells none.
   PersonaWrite::Said persona = PersonaWrite::Said::kNothing;
   /// We have a wire to this peer, which is told so if it is a uwarp (WireWrite).
   bool over_wire = false;

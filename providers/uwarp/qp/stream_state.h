@@ -243,6 +243,12 @@ class StreamState {
     kPersonaDue = 16
   };
   std::atomic<uint32_t> control_writes_due{0};
+  /// Whether it is due. It is not, from then on.
+  bool take_control_write(ControlWriteDue bit) {
+    if ((control_writes_due.load(std::memory_order_acquire) & bit) == 0) return false;
+    control_writes_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
+    return true;
+  }
   uint64_t mailbox = 0, letter_number = 0;            // of ours, to be offered
   uint64_t peer_mailbox = 0, peer_letter_number = 0;  // that it has offered
   std::atomic<bool> establish_event{false};           // the first FPDU raises kCommEstablished

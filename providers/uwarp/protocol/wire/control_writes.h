@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "base/adapter_profile.h"
 #include "base/ids.h"
 #include "protocol/wire/ddp_headers.h"
 
@@ -102,6 +103,13 @@ struct PersonaWrite {
   /// ASCII "n!", then 40 bits of zero; the persona is the last byte.
   static constexpr TaggedOffset kOffset = 0x6e21'0000'0000'0000;
 
+  static constexpr Said of(Persona persona) {
+    return persona == Persona::kRoce ? Said::kRoce : Said::kIwarp;
+  }
+  /// As UWARP_PERSONA has it.
+  static constexpr const char* name(Said persona) {
+    return persona == Said::kRoce ? "roce" : "iwarp";
+  }
   static constexpr TaggedOffset offset(Said persona) {
     return kOffset | static_cast<TaggedOffset>(persona);
   }

@@ -200,9 +200,7 @@ bool Transmitter::begin_next() {
 
 // Also in front of a Terminate: that the personas differ may be why the stream has failed.
 bool Transmitter::emit_persona() {
-  constexpr uint32_t kBit = StreamState::kPersonaDue;
-  if ((stream_.control_writes_due.load(std::memory_order_acquire) & kBit) == 0) return false;
-  stream_.control_writes_due.fetch_and(~kBit, std::memory_order_relaxed);
+  if (!stream_.take_control_write(StreamState::kPersonaDue)) return false;
   append_empty_write(PersonaWrite::kStag, PersonaWrite::offset(stream_.config.persona));
   return true;
 }
@@ -210,9 +208,7 @@ bool Transmitter::emit_persona() {
 // Behind that of the switch nothing may go before the carrier has been changed.
 bool Transmitter::emit_control_write(uint32_t due) {
   const auto take = [&](StreamState::ControlWriteDue bit) {
-    if ((due & bit) == 0) return false;
-    stream_.control_writes_due.fetch_and(~uint32_t{bit}, std::memory_order_relaxed);
-    return true;
+    return (due & bit) != 0 && stream_.take_control_write(bit);
   };
   if (take(StreamState::kWaitDue)) {
     emit_delivered_write(true);

@@ -234,7 +234,7 @@ faults() {
 
 # With assertions: the logic without sockets or applications.
 sanitized() {
-  build --asan -- unit_tests sim_tests conformance_tests &&
+  build --asan -- unit_tests sim_tests conformance_tests uwarp_preload &&
     side_by_side gtest_list unit_tests "sim_tests conformance_tests" build-asan
 }
 
@@ -505,7 +505,7 @@ case "$mode" in
   default)
     source_checks
     page_checks
-    if build; then
+    if build -- default_run; then
       check environment_page "$python" tests/environment_page.py --check build/bin/uwarp-run
       check abi tests/abi/check build
       library_checks build
@@ -515,9 +515,6 @@ case "$mode" in
       # Programs of verbs wait a lot. This fills the processors meanwhile, and is behind them otherwise.
       (renice -n 19 "$BASHPID" && sanitized) >"$results/sanitized" 2>&1 &
       gtests build
-      # What the sanitized build skips.
-      name=${name:-PreloadTest.*:RdmaCmNodeTest.} gtest build unit_tests
-      name=${name:-Cost.} gtest build conformance_tests
       side_by_side call one_processor light_ones build
       soak "$soak_seconds"
       wait

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What may happen to application threads inside a verb: signals, cancellation, and the end of the
 // process.
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "verbs/cm_ends.h"
 #include "verbs/verbs_fixture.h"
 
 namespace {
@@ -233,6 +235,28 @@ TEST_F(Threads, CancelledWhileWaitingForEvents) {
     EXPECT_EQ(which, b.cq.get());
     ibv_ack_cq_events(which, 1);
   }
+}
+
+void* cm_event_thread(void* channel) {
+  rdma_cm_event* event = nullptr;
+  (void)rdma_get_cm_event(static_cast<rdma_event_channel*>(channel), &event);
+  return nullptr;
+}
+
+TEST_F(Threads, CancelledWhileWaitingForACmEvent) {
+  const CmChannel channel = make_cm_channel();
+  const CmId id = make_cm_id(channel.get());
+  for (int round = 0; round < 5; ++round) {
+    pthread_t thread;
+    ASSERT_EQ(pthread_create(&thread, nullptr, cm_event_thread, channel.get()), 0);
+    std::this_thread::sleep_for(microseconds(5000 * round));
+    cancel(thread);
+  }
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, reinterpret_cast<sockaddr*>(&address), 1000), 0);
+  EXPECT_EQ(expect_event(channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED), id.get());
 }
 
 // ---- The end of the process. Each test runs in its own process.

@@ -234,7 +234,7 @@ faults() {
 
 # With assertions: the logic without sockets or applications.
 sanitized() {
-  build --asan -- unit_tests sim_tests conformance_tests uwarp_preload &&
+  build --asan -- runnable unit_tests sim_tests conformance_tests &&
     side_by_side gtest_list unit_tests "sim_tests conformance_tests" build-asan
 }
 

@@ -45,8 +45,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
                   git directory; both with uwarp built for them and with build/ as it is. Without TAG
                   v39.0, v50.0, v56.0 and v64.0
   --foreign FOLDER
-                  a test suite of others, built from its sources in FOLDER: google/rdma-unit-test, each
-                  of its tests in a process of its own, in both personas
+                  what others wrote, built from its sources in FOLDER: google/rdma-unit-test, each of its
+                  tests in a process of its own, or the transport net_ib of NVIDIA/nccl; in both personas
   --fuzz SECONDS  the fuzz targets under libFuzzer, that long in total
   --soak SECONDS  random work on 100 queue pairs between processes that are killed, that long;
                   SOAK_SEED chooses another course
@@ -461,8 +461,8 @@ case "$mode" in
     build -- runnable && for tag in "${rdma_core_tags[@]}"; do rdma_core_release "$tag"; done
     ;;
   foreign)
-    build -- runnable && step "build of $foreign" && if tests/foreign/build "$foreign" build-foreign; then
-      WORKERS=$(tool_workers) pytest_run foreign tests/foreign
+    build -- runnable && step "build of $foreign" && if suite=$(tests/foreign/build "$foreign" build-foreign); then
+      WORKERS=$(tool_workers) pytest_run foreign "tests/foreign/$suite"
     else
       record "build of $foreign" failed
     fi

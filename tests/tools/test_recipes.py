@@ -246,7 +246,8 @@ def test_debian_packages(installed, start, pair, pod, tmp_path):
 
 
 def test_autopkgtest_of_a_foreign_package(installed):
-    """Of a package that has nothing to do with uwarp but for these tests, by Debian's autopkgtest."""
+    """Of a package that has nothing to do with uwarp but for these tests, by Debian's autopkgtest. It is
+    given the package itself, too, as the page's "@" asks for it."""
     source = pathlib.Path("/foreign")
     for name in ("debian/tests/control", "debian/tests/rdma"):
         path = installed.path(source / name)
@@ -260,8 +261,16 @@ def test_autopkgtest_of_a_foreign_package(installed):
     (installed.path(source) / "debian/changelog").write_text(
         "foreign (1) unstable; urgency=low\n\n  * First.\n\n"
         " -- A Maintainer <maintainer@example.org>  Sat, 01 Jan 2028 00:00:00 +0000\n")
+    binary = installed.path("/binary/DEBIAN")
+    binary.mkdir(parents=True)
+    (binary / "control").write_text(
+        "Package: foreign\nVersion: 1\nArchitecture: all\n"
+        "Maintainer: A Maintainer <maintainer@example.org>\n"
+        "Description: a package of another maintainer\n")
     installed.run("apt-get install -y --no-install-recommends autopkgtest rdmacm-utils dpkg-dev")
+    installed.run("dpkg-deb --build /binary /foreign_1_all.deb")
     installed.folder = str(source)
-    output = installed.run("mkdir -p /tmp && autopkgtest --no-built-binaries -B . -- null 2>&1")
+    output = installed.run("mkdir -p /tmp && "
+                           "autopkgtest --no-built-binaries /foreign_1_all.deb ./ -- null 2>&1")
     assert re.search(r"^rdma +PASS$", output, re.M), output
     assert output.count("ping data: ") == 10, output

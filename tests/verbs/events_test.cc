@@ -348,6 +348,35 @@ TEST_F(Events, DestroyWaitsForAThreadThatHasJustRead) {
   destroyer.join();
 }
 
+// As NCCL does for its log, in a thread that takes events while another one destroys the queue
+// pair.
+TEST_F(Events, TheQueuePairOfAnEventCanBeAskedForUntilItIsAcknowledged) {
+  Pair pair(context());
+  Address wrong = pair.b.address();
+  wrong.rkey ^= 0x77;
+  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_REM_ACCESS_ERR);
+  const ibv_async_event event = next_async();
+  ASSERT_NE(event.element.qp, nullptr);
+  ASSERT_EQ(state_of(event.element.qp), IBV_QPS_ERR);
+  auto& destroyed = event.element.qp == pair.a.qp.get() ? pair.a.qp : pair.b.qp;
+  std::thread destroyer([&] { destroyed.reset(); });
+  ibv_qp_attr attr = {};
+  ibv_qp_init_attr init = {};
+  EXPECT_TRUE(wait_until([&] {
+    const int error = ibv_query_qp(event.element.qp, &attr, IBV_QP_STATE, &init);
+    EXPECT_TRUE(error == 0 || error == EINVAL) << error;
+    return error == EINVAL;
+  }));
+  std::this_thread::sleep_for(kNothingComes);
+  EXPECT_EQ(ibv_query_qp(event.element.qp, &attr, IBV_QP_STATE, &init), EINVAL);
+  attr.qp_state = IBV_QPS_RESET;
+  EXPECT_EQ(ibv_modify_qp(event.element.qp, &attr, IBV_QP_STATE), EINVAL);
+  ibv_async_event taken = event;
+  ibv_ack_async_event(&taken);
+  destroyer.join();
+}
+
 TEST_F(Events, AccessErrorAtTheTarget) {
   Pair pair(context());
   Address wrong = pair.b.address();

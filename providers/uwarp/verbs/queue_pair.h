@@ -60,9 +60,13 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
   std::shared_ptr<DatagramEndpoint> datagrams;  // of a UD queue pair
   const std::unique_ptr<WorkBatch> batch;       // of an ibv_qp_ex
 
-  /// The application is done with the queue pair, of which others may have a share. On return no
-  /// thread uses what it was made of.
+  /// The application is done with the queue pair, of which others may have a share: it is taken
+  /// from its device's engine. What it was made of stays, as a thread that was given an event of
+  /// the queue pair may still ask for its attributes until it has acknowledged the event.
+  void stop();
+  /// Frees also what it was made of. No thread uses the queue pair any more.
   void end();
+  std::atomic<bool> stopped{false};
 
   Mutex mutex;
   /// Multicast groups as they were joined: who leaves one must name the same LID, which means

@@ -11,7 +11,7 @@ from conftest import BUILT
 
 PROGRAM_FOLDER = BUILT / "rdma-unit-test" / "bin"
 PROGRAMS = ["unit", "traffic", "random_walk"]
-EXCEPTIONS = pathlib.Path(__file__).parent / "rdma-unit-test" / "exceptions.txt"
+EXCEPTIONS = pathlib.Path(__file__).parent / "exceptions.txt"
 SECONDS = 180  # for one test; all but a few end within three
 
 

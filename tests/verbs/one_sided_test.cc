@@ -121,6 +121,25 @@ TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
   peer.go_on();
 }
 
+// An application that posts more before it polls what is complete has many requests: two threads
+// get through them sooner than the one that posts.
+TEST_F(OneSided, AListBehindWhatHasNotBeenPolledGoesOverTheRing) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  const Address target = peer.address();
+  approach(end, target);
+  if (HasFatalFailure()) return;
+  EXPECT_TRUE(wait_until([&] {
+    std::this_thread::sleep_for(milliseconds(1));
+    const uint64_t before = direct();
+    for (int list = 0; list < 2; ++list)
+      EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, 16, 64), 0);
+    for (int list = 0; list < 2; ++list) EXPECT_EQ(next_completions(end.cq.get(), 1).count(15), 1u);
+    EXPECT_NE(direct(), before + 32);
+    return direct() == before + 16 || HasFailure();
+  }));
+}
+
 // Longer ones are copied in parts, between which other things happen.
 TEST_F(OneSided, LargeListsArriveWhole) {
   constexpr int kList = 4;

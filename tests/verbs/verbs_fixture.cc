@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -93,7 +94,7 @@ End::End(ibv_context* context, size_t bytes, ibv_comp_channel* channel, uint32_t
       cq(ibv_create_cq(context, static_cast<int>(2 * depth), nullptr, channel, 0)),
       mr(ibv_reg_mr(pd.get(), memory.data(), memory.size(), kAllAccess)),
       context_(context) {
-  static uint32_t made = 0;
+  static std::atomic<uint32_t> made = 0;
   psn = 0x100 + ++made;
   ibv_qp_init_attr init = init_attributes(cq.get(), depth);
   qp.reset(ibv_create_qp(pd.get(), &init));

@@ -34,6 +34,12 @@ class Events : public VerbsTest {
     EXPECT_EQ(cq, expected);
     ibv_ack_cq_events(cq, 1);
   }
+  /// Of a key that `pair.b` does not have, so that it gets an event.
+  void post_refused_read(Pair& pair) {
+    Address wrong = pair.b.address();
+    wrong.rkey ^= 0x77;
+    ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  }
   ibv_async_event next_async() {
     const auto event = next_async_event(context());
     EXPECT_TRUE(event.has_value()) << "no asynchronous event";
@@ -352,9 +358,7 @@ TEST_F(Events, DestroyWaitsForAThreadThatHasJustRead) {
 // pair.
 TEST_F(Events, TheQueuePairOfAnEventCanBeAskedForUntilItIsAcknowledged) {
   Pair pair(context());
-  Address wrong = pair.b.address();
-  wrong.rkey ^= 0x77;
-  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  post_refused_read(pair);
   EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_REM_ACCESS_ERR);
   const ibv_async_event event = next_async();
   ASSERT_NE(event.element.qp, nullptr);
@@ -379,9 +383,7 @@ TEST_F(Events, TheQueuePairOfAnEventCanBeAskedForUntilItIsAcknowledged) {
 
 TEST_F(Events, AccessErrorAtTheTarget) {
   Pair pair(context());
-  Address wrong = pair.b.address();
-  wrong.rkey ^= 0x77;
-  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  post_refused_read(pair);
   EXPECT_COMPLETION(pair.a.cq.get(), 1, IBV_WC_REM_ACCESS_ERR);
   // The target's event gives the reason. The requester, which got a Terminate, only reports that
   // its connection failed, and between InfiniBand adapters not even that.
@@ -404,9 +406,7 @@ TEST_F(Events, AccessErrorAtTheTarget) {
 
 TEST_F(Events, DestroyQpWaitsForTheAcknowledgement) {
   Pair pair(context());
-  Address wrong = pair.b.address();
-  wrong.rkey ^= 0x77;
-  ASSERT_EQ(pair.a.post_rdma(IBV_WR_RDMA_READ, 1, wrong), 0);
+  post_refused_read(pair);
   ibv_async_event event = next_async();
   ASSERT_NE(event.element.qp, nullptr);
   Qp& failed = event.element.qp == pair.b.qp.get() ? pair.b.qp : pair.a.qp;

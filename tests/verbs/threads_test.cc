@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 // What may happen to application threads inside a verb: signals, cancellation, and the end of the
 // process.
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -252,10 +251,8 @@ TEST_F(Threads, CancelledWhileWaitingForACmEvent) {
     std::this_thread::sleep_for(microseconds(5000 * round));
     cancel(thread);
   }
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, reinterpret_cast<sockaddr*>(&address), 1000), 0);
+  sockaddr_storage address = cm_address("127.0.0.1");
+  ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, generic(address), 1000), 0);
   EXPECT_EQ(expect_event(channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED), id.get());
 }
 

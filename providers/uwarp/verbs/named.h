@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 
@@ -26,7 +27,8 @@ class Named {
   static Object& of(Public* named, AskedBy asked = AskedBy::kMethod) {
     Object& object = unchecked(named);
     const Named& own = object;
-    if (named->context != own.own_context_ || handle_in(object) != own.own_handle_)
+    if (named->context != own.own_context_.load(std::memory_order_relaxed) ||
+        handle_in(object) != own.own_handle_)
       throw ThrownErrno(static_cast<int>(asked));
     return object;
   }
@@ -38,9 +40,13 @@ class Named {
   /// Once, before the application sees the object.
   void give_handle(ibv_context* context, uint32_t handle) {
     Layout& layout = static_cast<Object&>(*this);
-    reinterpret_cast<Public&>(layout).context = own_context_ = context;
+    reinterpret_cast<Public&>(layout).context = context;
+    own_context_.store(context, std::memory_order_relaxed);
     handle_in(layout) = own_handle_ = handle;
   }
+  /// By the verb that destroys the object: from now on no other verb that asks the kernel knows it,
+  /// whichever threads call them.
+  void take_handle_back() { own_context_.store(nullptr, std::memory_order_relaxed); }
 
  private:
   static uint32_t& handle_in(Layout& layout) {
@@ -50,7 +56,7 @@ class Named {
       return layout.base.handle;
   }
 
-  ibv_context* own_context_ = nullptr;
+  std::atomic<ibv_context*> own_context_{nullptr};
   uint32_t own_handle_ = 0;
 };
 

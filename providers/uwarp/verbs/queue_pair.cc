@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -248,7 +249,7 @@ VerbsQp::~VerbsQp() {
 }
 
 void VerbsQp::stop() {
-  if (stopped.exchange(true, std::memory_order_relaxed)) return;
+  if (std::exchange(stopped_, true)) return;
   if (shared != nullptr && endpoint != nullptr)
     parts.xrcd->domain->close(*shared, *this);
   else if (endpoint != nullptr || datagrams != nullptr)
@@ -296,7 +297,6 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* extended) {
 int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
   VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
   if (const int error = qp.device.refusal()) return error;
-  if (qp.stopped.load(std::memory_order_relaxed)) return EINVAL;
   ibv_qp_attr named{};
   merge_attributes(named, *attr, mask);
   if (int error = check_attributes(named, mask)) return error;
@@ -310,8 +310,6 @@ int query_qp(ibv_qp* base, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) 
   // The kernel's command has no room for what came with rate limits and later.
   if ((mask & ~(IBV_QP_RATE_LIMIT - 1)) != 0) return EOPNOTSUPP;
   VerbsQp& qp = VerbsQp::of(base, AskedBy::kWrite);
-  // As a kernel says while the destroying thread waits for the acknowledgement of an event.
-  if (qp.stopped.load(std::memory_order_relaxed)) return EINVAL;
   *attr = qp.any().attributes();
   if (qp.untouched.load(std::memory_order_relaxed) && is_rnic(qp))
     attr->qp_state = attr->cur_qp_state = IBV_QPS_INIT;
@@ -351,6 +349,8 @@ int destroy_qp(ibv_qp* base) {
   if (qp.datagrams != nullptr && qp.device.engine().trunks().groups().has(*qp.datagrams))
     return EBUSY;
   qp.device.remove(&qp);
+  // Who was given one of its events may still ask for it, and finds none, as in a kernel.
+  qp.take_handle_back();
   qp.stop();
   const uint32_t delivered = qp.device.take_back_events(&qp.base, qp.async_events);
   wait_acknowledged(qp.base, qp.base.events_completed, delivered);

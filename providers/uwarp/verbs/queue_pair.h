@@ -62,11 +62,10 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
 
   /// The application is done with the queue pair, of which others may have a share: it is taken
   /// from its device's engine. What it was made of stays, as a thread that was given an event of
-  /// the queue pair may still ask for its attributes until it has acknowledged the event.
+  /// the queue pair may be inside a verb until it has acknowledged the event.
   void stop();
   /// Frees also what it was made of. No thread uses the queue pair any more.
   void end();
-  std::atomic<bool> stopped{false};
 
   Mutex mutex;
   /// Multicast groups as they were joined: who leaves one must name the same LID, which means
@@ -95,6 +94,9 @@ struct VerbsQp final : object_abi::Qp, Named<VerbsQp, object_abi::Qp, ibv_qp>, Q
     if (parts.srq != nullptr) visit(*parts.srq);
     if (parts.xrcd != nullptr) visit(*parts.xrcd);
   }
+
+ private:
+  bool stopped_ = false;
 };
 
 /// Posts several requests with one taking of the lock, and lets the endpoint transmit once, at the

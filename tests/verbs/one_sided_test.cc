@@ -20,6 +20,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// The longest list of small requests that is copied by the thread that posts it.
+constexpr int kShort = 3;
+
 class OneSided : public VerbsTest {
  protected:
   void SetUp() override {
@@ -79,9 +82,9 @@ TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
   ASSERT_TRUE(wait_until([&] {
     std::this_thread::sleep_for(milliseconds(1));
     const uint64_t before = direct();
-    EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, 16, 64), 0);
+    EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, kShort, 64), 0);
     EXPECT_EQ(next_completions(end.cq.get(), 1).size(), 1u);
-    return direct() == before + 16 || HasFailure();
+    return direct() == before + kShort || HasFailure();
   }));
   peer.stop();
   std::mt19937 random(7);
@@ -104,14 +107,17 @@ TEST_F(OneSided, AStoppedTargetIsWrittenAndRead) {
   }
   fill();
   const std::vector<uint8_t> sent = end.memory;
-  constexpr int kList = 16;
-  constexpr uint32_t kEach = 1000;
-  ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, kList, kEach), 0);
-  EXPECT_COMPLETION(end.cq.get(), kList - 1, IBV_WC_SUCCESS);
-  std::fill(end.memory.begin(), end.memory.end(), uint8_t{0});
-  ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_READ, kList, kEach), 0);
-  EXPECT_COMPLETION(end.cq.get(), kList - 1, IBV_WC_SUCCESS);
-  EXPECT_EQ(std::memcmp(sent.data(), end.memory.data(), kList * kEach), 0);
+  for (const auto& [list, each] : {std::pair{int{kShort}, 1000u}, {16, 65536u}}) {
+    SCOPED_TRACE(list);
+    const auto last = static_cast<uint64_t>(list - 1);
+    ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, list, each), 0);
+    EXPECT_COMPLETION(end.cq.get(), last, IBV_WC_SUCCESS);
+    std::fill(end.memory.begin(), end.memory.end(), uint8_t{0});
+    ASSERT_EQ(post_list(end, target, IBV_WR_RDMA_READ, list, each), 0);
+    EXPECT_COMPLETION(end.cq.get(), last, IBV_WC_SUCCESS);
+    EXPECT_EQ(std::memcmp(sent.data(), end.memory.data(), static_cast<size_t>(list) * each), 0);
+    end.memory = sent;
+  }
   // What needs the target waits for it, and what comes behind that waits with it.
   const uint64_t before = direct();
   ASSERT_EQ(end.post_send(3), 0);
@@ -133,11 +139,27 @@ TEST_F(OneSided, AListBehindWhatHasNotBeenPolledGoesOverTheRing) {
     std::this_thread::sleep_for(milliseconds(1));
     const uint64_t before = direct();
     for (int list = 0; list < 2; ++list)
-      EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, 16, 64), 0);
-    for (int list = 0; list < 2; ++list) EXPECT_EQ(next_completions(end.cq.get(), 1).count(15), 1u);
-    EXPECT_NE(direct(), before + 32);
-    return direct() == before + 16 || HasFailure();
+      EXPECT_EQ(post_list(end, target, IBV_WR_RDMA_WRITE, kShort, 64), 0);
+    for (int list = 0; list < 2; ++list)
+      EXPECT_EQ(next_completions(end.cq.get(), 1).count(kShort - 1), 1u);
+    EXPECT_NE(direct(), before + 2 * kShort);
+    return direct() == before + kShort || HasFailure();
   }));
+}
+
+TEST_F(OneSided, ALongListOfSmallRequestsGoesOverTheRing) {
+  End end(context());
+  PeerProcess peer(end, "idle");
+  const Address target = peer.address();
+  approach(end, target);
+  if (HasFatalFailure()) return;
+  std::this_thread::sleep_for(milliseconds(1));
+  const uint64_t before = direct();
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    EXPECT_EQ(post_list(end, target, opcode, kShort + 1, 64), 0);
+    EXPECT_EQ(next_completions(end.cq.get(), 1).count(kShort), 1u);
+  }
+  EXPECT_EQ(direct(), before);
 }
 
 // Longer ones are copied in parts, between which other things happen.

@@ -168,8 +168,11 @@ UWARP_FIGURE(uint64_t, kSoleReceiverGraceNs, 100'000'000);
 /// and smallest Read or Write that the requester copies by itself as a matter of course. Smaller
 /// pieces are copied twice, by way of the ring. Rows: streams on one host.
 UWARP_FIGURE(size_t, kPullBytes, size_t{16} << 10);
-/// So many small Reads or Writes, posted faster than they go, are sent to a thread of the peer
-/// instead. So many large ones in a row wait until the ring is empty.
+/// So many small Reads or Writes that wait are sent to a thread of the peer instead: from 2 on it
+/// gets through them sooner, once it is awake. Row: `verbs_bench qps --all`.
+UWARP_FIGURE(uint32_t, kShortList, 4);
+/// The same for large ones, where two copies take less time than one; and so many large ones in a
+/// row wait until the ring is empty.
 UWARP_FIGURE(uint32_t, kCopiedAtOnce, 32);
 /// Behind one that could not be copied so many are not tried: as a rule its key never can be.
 UWARP_FIGURE(uint32_t, kSentUntried, 256);

@@ -359,7 +359,6 @@ PollingThread& Progress::polling_thread() {
 void Progress::nap() {
   bool served = false;
   presence_.begin_nap();
-  naps_.fetch_add(1, std::memory_order_relaxed);
   quiet_.end_all();
   if (!pass(served, tuning::kNapNs)) sleep_on_epoll(tuning::kNapNs);
   presence_.end_nap();
@@ -446,17 +445,16 @@ void Progress::wait_disarmed(const LastWait& last) {
   bool whole = until == tick;
   if (until > now && !stopping_.load()) {
     const timespec left = timespec_of(until - now);
-    // A thread that drives is itself woken by each bell, and so is a poller that sleeps: after a
-    // bell that it has answered the next ones do not count, for one sleep of this thread.
+    // A thread that drives is itself woken by each bell. After a bell that a poller has answered
+    // first, the next ones do not count, for one sleep of this thread.
     const bool heeds = last.polled && !std::exchange(deaf_, false);
-    const uint32_t naps = naps_.load(std::memory_order_relaxed);
     if (wait_readable(heeds ? wakeups_fd_ : wake_fd_,
                       until == DeadlineHeap::kNever ? nullptr : &left)) {
       drain_wake_up();
       drain_wakeups();
       bool served = false;
       (void)pass(served);  // a peer may have noticed first that no thread polls any more
-      deaf_ = heeds && !served && naps_.load(std::memory_order_relaxed) != naps;
+      deaf_ = heeds && !served;
       whole = false;
     }
   }

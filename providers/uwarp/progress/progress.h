@@ -275,7 +275,6 @@ class Progress {
   alignas(64) SpinLock turn_;             // the caller that is inside pass(); only ever tried
   SparingClock clock_ GUARDED_BY(turn_);  // of pass()
   ServingTurn serving_;                   // the same, as others see it
-  std::atomic<uint32_t> naps_{0};         // of pollers, so far
   std::atomic<uint32_t> pollers_{0};      // threads that have polled, so far
   std::atomic<bool> woken_{false};
   SpinBudget helper_spin_;

@@ -23,11 +23,13 @@ DirectRequests::Outcome DirectRequests::try_copy() {
     counters_.direct_unreachable.add(1);
     return Outcome::kSend;
   }
-  // Several small ones get there sooner by the ring where a thread of the peer looks at it. Where
-  // the application posts more before it polls what is complete, two threads do more than one.
+  // Several small ones get there sooner by the ring: where a thread of the peer looks at it, and
+  // where they are many or the application posts more before it polls what is complete, as two
+  // threads do more than one.
   const uint64_t waiting = queue_.posted() - position;
+  const uint64_t many = large ? tuning::kCopiedAtOnce : tuning::kShortList;
   if (!(large && stream_.remote->suits_bulk()) && waiting != 1 &&
-      (waiting >= tuning::kCopiedAtOnce || stream_.remote->attended() || !config_.send_cq->empty()))
+      (waiting >= many || stream_.remote->attended() || !config_.send_cq->empty()))
     return Outcome::kSend;
   if (turn_.bytes >= tuning::kPassBytes) return Outcome::kLater;
   if (!completer_.all_placed()) {

@@ -20,7 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The longest list of small requests that is copied by the thread that posts it.
+/// The longest list of small requests that is copied by the thread that posts it: one less than
+/// tuning::kShortList.
 constexpr int kShort = 3;
 
 class OneSided : public VerbsTest {

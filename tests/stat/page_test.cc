@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -391,6 +392,29 @@ TEST_F(Page, DescriptionsAreSeenWhole) {
   }
   stop.store(true);
   writer.join();
+}
+
+// Between the two steps in which a queue pair's counts move to its device they are there twice.
+TEST_F(Page, CountsThatMoveAreWaitedFor) {
+  void* const at = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, page_.fd(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  auto& device = *reinterpret_cast<DeviceSlot*>(
+      static_cast<std::byte*>(at) + table_offset(static_cast<size_t>(PageTable::kDevices)));
+  std::optional<SlotChange> moving(std::in_place, device.head);
+  device.transmit.bytes.add(1000);
+  std::thread rest([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    {
+      const SlotChange change(lease_->head);
+      lease_->head.live.store(0);
+    }
+    moving.reset();
+  });
+  const Process process = read();
+  rest.join();
+  ASSERT_EQ(process.devices.size(), 1u);
+  EXPECT_EQ(process.devices[0].traffic.sent.bytes, 1000u);
+  munmap(at, page_bytes());
 }
 
 // What queue pairs did is with them or with their device, whenever they go.

@@ -4,8 +4,10 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 namespace stat_view {
 
@@ -61,8 +63,10 @@ namespace {
 /// How often a slot is read again because it has changed meanwhile. There is a limit because a
 /// process that ends or is stopped while it writes a slot leaves it in that state.
 constexpr int kTries = 100;
-/// How often all queue pairs are read again because some of them were destroyed meanwhile.
-constexpr int kLooks = 5;
+/// How often all queue pairs are read again because some of them were destroyed meanwhile, and the
+/// pause before that: the process may have lost its core in between.
+constexpr int kLooks = 20;
+constexpr std::chrono::milliseconds kBetweenLooks(1);
 
 /// A copy of something in the page, read word by word so that no counter is torn. Each word is
 /// read with acquire, so what is read after the copy is newer than the copy. (One fence would do
@@ -144,8 +148,9 @@ class PageReader {
     read_table<uwarp::RegionSlot>(tables, PageTable::kRegions);
   }
 
-  /// Reads devices and queue pairs. A queue pair that is destroyed adds its counts to its device.
-  /// If the device was read before, both lack these counts: then all are read again.
+  /// Reads devices and queue pairs. A queue pair that is destroyed adds its counts to its device,
+  /// whose description changes meanwhile. If the device was read before, or cannot be read, these
+  /// counts may be missing or there twice: then all are read again.
   void read_traffic(const Tables& tables) {
     const uint64_t unsettled = process_.unsettled;
     for (int i = 0; i < kLooks; ++i) {
@@ -157,7 +162,9 @@ class PageReader {
       read_table<uwarp::QueuePairSlot>(tables, PageTable::kQueuePairs);
       Process now;
       PageReader(page_, now).read_table<uwarp::DeviceSlot>(tables, PageTable::kDevices);
-      if (traffic_of_devices(now) == gone) break;
+      const bool settled = process_.unsettled == unsettled && now.unsettled == 0;
+      if (settled && traffic_of_devices(now) == gone) break;
+      std::this_thread::sleep_for(kBetweenLooks);
     }
   }
 

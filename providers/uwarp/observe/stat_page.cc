@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -214,9 +215,12 @@ Slot& StatPage::take() {
 template <typename Slot>
 void StatPage::give_back(Slot& gone) {
   const Lock guard(mutex_);
+  std::optional<SlotChange> moving;  // a reader would find the counts twice
   if constexpr (std::is_same_v<Slot, QueuePairSlot>) {
     // The index may have been overwritten by another process: never beyond the table.
-    add_all(gone, slot<DeviceSlot>(gone.device % kPageSlots[0]));
+    auto& device = slot<DeviceSlot>(gone.device % kPageSlots[0]);
+    moving.emplace(device.head);
+    add_all(gone, device);
     homeless_.erase(&gone);
   }
   // The counters have been read out. A reader finds no live slot meanwhile.

@@ -423,7 +423,8 @@ bool WorkScenario::provoke_remote_error() {
 
 void WorkScenario::flush() {
   for (Side* side : {&a_, &b_}) {
-    if (side->qp == nullptr) continue;
+    // RoCE has no way from RESET to ERR, and there is nothing to flush.
+    if (side->qp == nullptr || state_of(side->qp) == IBV_QPS_RESET) continue;
     const int error = to_state(side->qp, IBV_QPS_ERR);
     if (ok(error)) continue;
     EXPECT_EQ(to_state(side->qp, IBV_QPS_ERR), 0);

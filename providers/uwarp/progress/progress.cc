@@ -162,6 +162,7 @@ bool wait_readable(int fd, const timespec* longest) {
 
 Progress::Progress(const Polling& polling)
     : polling_(polling),
+      wake_lead_ns_(settings().fault.empty() ? 0 : kWakeLeadNs),
       helper_spin_(uint64_t{settings().spin_us} * 1000),
       tick_ns_(polling.take_over_ns) {
   epoll_fd_ = adopt_engine_fd(static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
@@ -427,7 +428,9 @@ int Progress::wait_armed(epoll_event* events) {
   const uint64_t until = deadlines_.begin_sleep(0, DeadlineHeap::kNever, 0);
   // Behind begin_sleep(), as revisit() looks for sleepers behind its entry.
   const bool at_once = revisits_.waiting() || stopping_.load();
-  const int count = epoll_until(events, at_once ? 0 : until);
+  // With a lead the rest of the time is spent in calls that find it past, and nothing due.
+  const uint64_t lead_ns = until == DeadlineHeap::kNever ? 0 : std::min(until, wake_lead_ns_);
+  const int count = epoll_until(events, at_once ? 0 : until - lead_ns);
   deadlines_.end_sleep();
   return count;
 }
@@ -546,7 +549,7 @@ void Progress::do_last_work() {
 void* Progress::helper_main(void* self) {
   auto* progress = static_cast<Progress*>(self);
   thread_own<Helped>().progress = progress;
-  // A wire of UWARP_FAULT has deadlines of microseconds; timers may be late by 50 us otherwise.
+  // Timers may be late by 50 us otherwise.
   if (!settings().fault.empty()) (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   progress->helper_loop();
   return nullptr;

@@ -261,6 +261,10 @@ class Progress {
 
  private:
   const Polling polling_;
+  // A wire of UWARP_FAULT has deadlines of microseconds: the armed helper thread wakes so much
+  // before one, and does not sleep again.
+  static constexpr uint64_t kWakeLeadNs = 50'000;
+  const uint64_t wake_lead_ns_;
   int epoll_fd_ = -1;                   // or a negative errno
   std::atomic<bool> has_pwait2_{true};  // Linux 5.11, unless refused
   int wake_fd_ = -1;

@@ -10,6 +10,11 @@ pkg_check_modules(NL REQUIRED IMPORTED_TARGET libnl-3.0 libnl-route-3.0)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
 pkg_check_modules(RDMACM REQUIRED IMPORTED_TARGET librdmacm)
+# For UWARP_TLS only.
+pkg_check_modules(OPENSSL IMPORTED_TARGET libssl>=3.0 libcrypto>=3.0)
+if(NOT OPENSSL_FOUND)
+  message(STATUS "OpenSSL 3 is missing: no libuwarp-tls.so, and UWARP_TLS is refused")
+endif()
 
 # Where libibverbs looks for plugins, and where for the files that name them.
 pkg_get_variable(UWARP_IBVERBS_LIBDIR libibverbs libdir)

@@ -5,7 +5,7 @@
 # One object library per room of FILE (providers/uwarp/layers.txt), made of every .cc file in its
 # folder and in those below it that are no rooms of their own, linked with the rooms that it uses
 # there and with the targets in LIBS_<room>. A room without sources gives no target, but may still
-# hold headers. `preload` is linked by itself.
+# hold headers. `preload` and `tls` are linked by themselves.
 
 function(uwarp_layers list_file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list_file}")
@@ -15,7 +15,7 @@ function(uwarp_layers list_file)
     set(room "${CMAKE_MATCH_1}")
     string(STRIP "${CMAKE_MATCH_2}" uses)
     string(REPLACE " " ";" uses "${uses}")
-    if(NOT room STREQUAL "preload")
+    if(NOT room MATCHES "^(preload|tls)$")
       uwarp_room(${room} "${uses}")
     endif()
   endforeach()

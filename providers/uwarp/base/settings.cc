@@ -187,6 +187,14 @@ bool take_allow(const Setting&, Settings& settings, Text text) {
   return list.has_value();
 }
 
+/// What is not understood allows no connection.
+bool take_tls(const Setting& row, Settings& settings, Text text) {
+  const auto index = find_choice(row.values, text);
+  settings.tls = index ? static_cast<TlsMode>(*index) : TlsMode::kNotUnderstood;
+  if (text.empty()) settings.tls = TlsMode::kOff;
+  return index.has_value();
+}
+
 bool take_port_range(const Setting&, Settings& settings, Text text) {
   const auto range = parse_port_range(text);
   if (range) settings.port_range = *range;
@@ -273,6 +281,28 @@ constexpr Setting kTable[] = {
      "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. Empty: all "
      "may connect. If the list is not understood, none may.",
      take_allow},
+    {"UWARP_TLS", "off", "off|psk|cert",
+     "How connections are protected (TLS 1.3): off: not at all. psk: by keys that both sides have "
+     "(UWARP_TLS_PSK). cert: by certificates, of which each side shows one (UWARP_TLS_CERT, "
+     "UWARP_TLS_KEY, UWARP_TLS_CA). Set the same on both sides: a peer that does otherwise is "
+     "refused. If it is not understood, no connection can be made. docs/security.md describes it.",
+     take_tls},
+    {"UWARP_TLS_PSK", "", "text",
+     "File of the keys, one per line: identity:hexkey. This side connects with the first, and "
+     "takes "
+     "connections with any. The file must belong to the user of the process, with mode 0600.",
+     take_text<&Settings::tls_psk>},
+    {"UWARP_TLS_CERT", "", "text",
+     "File of this side's certificate in PEM, and behind it those between it and the authority.",
+     take_text<&Settings::tls_cert>},
+    {"UWARP_TLS_KEY", "", "text",
+     "File of the certificate's private key in PEM, without a password. It must belong to the user "
+     "of the process, with mode 0600.",
+     take_text<&Settings::tls_key>},
+    {"UWARP_TLS_CA", "", "text",
+     "File of the authorities in PEM whose certificates are trusted. All that they have signed may "
+     "connect, unless UWARP_ALLOW names some.",
+     take_text<&Settings::tls_ca>},
     {"UWARP_PORT_OFFSET", "0", "",
      "The TCP port is the rdma_cm port plus this number. For programs that listen on the same "
      "number by TCP and by RDMA. A port that becomes less than 1 or more than 65535 cannot be "
@@ -373,6 +403,7 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
     complain("uwarp: " + std::string(row.name) + "=" + printable(text) + " is not " +
              describe_values(row) + "; " +
              (row.take == take_allow ? "no peer may connect"
+              : row.take == take_tls ? "no connection can be made"
                                      : "using the default (" + quote_default(row) + ")"));
   }
   return settings;

@@ -67,6 +67,9 @@ enum class StatShown : uint8_t { kNothing, kWhileRunning, kAlsoAtEnd };
 /// Where verbs' 32 bits stand among the 8 bytes of Immediate Data (RFC 7306 6 does not say).
 enum class ImmediateHalf : uint8_t { kFirst, kLast };
 
+/// kNotUnderstood: no connection can be made, as protection may have been meant.
+enum class TlsMode : uint8_t { kOff, kPsk, kCert, kNotUnderstood };
+
 /// TCP ports from `low` to `high`, both included. Empty (no restriction) if both are 0.
 struct PortRange {
   uint16_t low = 0;
@@ -105,7 +108,9 @@ struct Settings {
   SharedCopies copies = SharedCopies::kMeasured;
   PortRange port_range;
   uint32_t multicast_port = 0;
-  AllowList allow;  // UWARP_ALLOW: peers that may connect
+  AllowList allow;              // UWARP_ALLOW: peers that may connect
+  TlsMode tls = TlsMode::kOff;  // UWARP_TLS
+  std::string tls_psk, tls_cert, tls_key, tls_ca;
   int32_t port_offset = 0;
   std::string congestion;  // empty: the system's
   uint32_t sndbuf_bytes = 0;

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "carrier/access_gate.h"
 #include "carrier/published_regions.h"
+#include "carrier/tls_keys.h"
 #include "connect/endpoint_table.h"
 #include "connect/rendezvous_port.h"
 #include "connect/startup.h"
@@ -95,6 +96,8 @@ struct ConnectContext {
   /// Peers on this host that reach our memory by themselves, and the regions that they find.
   AccessGates gates{};
   PublishedRegions published{};
+  /// What protects connections (UWARP_TLS).
+  const TlsKeys tls{TlsKeys::take(settings())};
   StartupModeCache startup_modes{};
   DrainingPlaces<std::shared_ptr<Connection>> draining{};
   EndpointTable endpoints{};

@@ -360,7 +360,8 @@ class ConnectedState {
       // Our Terminate goes out first; then this end is found again while draining.
       if (fin && !qp().transmitter().finished()) return;
     } else if (!never_used) {
-      if (fin && terms_.acknowledged) qp().note_peer_end(socket_->unacknowledged_bytes());
+      if (fin && terms_.acknowledged)
+        qp().note_peer_end(endpoint_->stream().unread_at_most(socket_->unacknowledged_bytes()));
       if (!fall_silent(kind, next, now_ns)) end_stream(kind, next, now_ns);
       return;
     }
@@ -385,7 +386,7 @@ class ConnectedState {
 
   // Something waited for the send side: the Terminate, or the last of what was posted.
   void check_transmit(Next& next) {
-    if (endpoint_->stream().wire_carries()) return;
+    if (endpoint_->stream().carries_output()) return;
     if (in<Failing>()) {
       if (!qp().transmitter().finished()) return;
     } else if (in<PeerFinished>()) {

@@ -129,6 +129,7 @@ void Connection::on_events(const StreamEvents& notice) {
       schedule();
     if ((notice.outcome & kRxNewQueue) != 0) [[unlikely]]
       endpoint_->follow_receives();
+    if (notice.ended) log_tls_failure();
     follow(turn, open->on_events(notice, now_ns()));
   }
   if (notice.busy || (notice.outcome & (kRxMagic | kRxOffer | kRxSwitch)) != 0)

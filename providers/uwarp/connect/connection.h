@@ -267,11 +267,18 @@ class Connection final : public Source,
   // Start-up, active (connection_startup.cc).
   int dial(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void check_tcp(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
+  void shake_hands(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void send_request(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void read_reply(Turn& turn) REQUIRES(mutex_);
   void reply_accepted(Turn& turn, ActiveStartup& startup) REQUIRES(mutex_);
   void follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next next) REQUIRES(mutex_);
   void edge(Turn& turn, ActiveStartup& startup, uint32_t events) REQUIRES(mutex_);
+  // TLS, which comes before the Request.
+  /// 0, or an errno of our own.
+  int begin_tls(bool active) REQUIRES(mutex_);
+  /// 0: the peer is proved. EAGAIN: at the next edge. Another errno: refused.
+  int secure() REQUIRES(mutex_);
+  void log_tls_failure() REQUIRES(mutex_);
   // Start-up, passive.
   void read_request(Turn& turn) REQUIRES(mutex_);
   void refuse_request(Turn& turn, PassiveStartup& startup, MpaFailure why) REQUIRES(mutex_);

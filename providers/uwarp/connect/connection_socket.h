@@ -16,6 +16,8 @@
 
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
+#include "carrier/tls_keys.h"
+#include "carrier/tls_stream.h"
 #include "observe/capture.h"
 #include "os/clock.h"
 #include "progress/progress.h"
@@ -58,6 +60,7 @@ class ConnectionSocket {
   explicit ConnectionSocket(Progress& progress) : progress_(progress) {}
   ~ConnectionSocket() {
     unwatch();
+    if (tls_ != nullptr) tls_->close();
     socket_.close_gently();
   }
 
@@ -84,19 +87,40 @@ class ConnectionSocket {
       captured_ = std::make_unique<CapturedConnection>(*capture, local, remote, active);
   }
   Stream::Ends ends(StreamOwner& owner) {
-    return {owner, socket_, out_ ? out_ : socket_, captured_.get()};
+    return {owner, socket_, out_ ? out_ : socket_, captured_.get(), tls_.get()};
   }
+
+  // ---- TLS.
+  /// From now on TLS protects what goes through this socket. ENOMEM, or 0.
+  int secure(const TlsKeys& keys, bool active) {
+    tls_ = keys.protect(socket_, active);
+    securing_ = tls_ != nullptr;
+    return securing_ ? 0 : ENOMEM;
+  }
+  /// The handshake goes on: nothing else is sent or received yet.
+  bool securing() const { return securing_; }
+  /// As TlsStream::shake_hands().
+  int shake_hands() {
+    const int error = tls_->shake_hands();
+    if (error == 0) securing_ = false;
+    return error;
+  }
+  bool tls_failed() const { return tls_ != nullptr && !tls_->failure().empty(); }
+  /// Null: the socket is not protected.
+  TlsStream* tls() { return tls_.get(); }
 
   // ---- Bytes of the start-up, also into the capture. Counts as those of TcpSocket.
   ssize_t send(std::span<const std::byte> bytes) {
-    const ssize_t sent = socket_.send(bytes.data(), bytes.size());
     const iovec piece = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const ssize_t sent = tls_ != nullptr ? tls_->send({&piece, 1}) : socket_.send({&piece, 1});
     if (captured_ != nullptr && sent > 0) captured_->sent({&piece, 1}, static_cast<size_t>(sent));
     return sent;
   }
   ssize_t receive(std::span<std::byte> buffer) {
     const iovec piece = {buffer.data(), buffer.size()};
-    const ssize_t count = socket_.receive({&piece, 1});
+    if (tls_ != nullptr) (void)tls_->flush();
+    const ssize_t count =
+        tls_ != nullptr ? tls_->receive({&piece, 1}) : socket_.receive({&piece, 1});
     if (captured_ == nullptr || count == -EAGAIN) return count;
     if (count > 0)
       captured_->received({&piece, 1}, static_cast<size_t>(count));
@@ -105,8 +129,12 @@ class ConnectionSocket {
     return count;
   }
 
+  /// Like receive() of one byte, but leaves it there.
+  ssize_t peek() { return tls_ != nullptr ? tls_->peek() : socket_.peek(); }
+
   /// Our FIN.
   void shutdown() {
+    if (tls_ != nullptr) tls_->close();
     socket_.shutdown_write();
     if (captured_ != nullptr) captured_->end(false);
   }
@@ -125,11 +153,14 @@ class ConnectionSocket {
   void close(CloseMode mode) {
     unwatch();
     if (captured_ != nullptr) captured_->end(mode == CloseMode::kReset);
+    if (tls_ != nullptr && mode == CloseMode::kGentle) tls_->close();
     if (mode == CloseMode::kDone) socket_.close();
     if (mode == CloseMode::kGentle) socket_.close_gently();
     if (mode == CloseMode::kReset) socket_.reset();
     out_.close();
     ring_.reset();
+    tls_.reset();
+    securing_ = false;
   }
 
  private:
@@ -147,6 +178,8 @@ class ConnectionSocket {
   Progress::Registration out_registration_ = 0;
   Progress::Registration wakeup_registration_ = 0;
   std::unique_ptr<RingCarrier> ring_;
+  std::unique_ptr<TlsStream> tls_;
+  bool securing_ = false;
   std::unique_ptr<CapturedConnection> captured_;
 };
 

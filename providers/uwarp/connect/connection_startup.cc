@@ -75,6 +75,7 @@ Result<std::shared_ptr<Connection>> Connection::connect(ConnectContext& context,
   if (endpoint == nullptr || address_length(options.remote) == 0 ||
       parameters.private_data.size() > kPrivateDataEnhancedMax)
     return Error{EINVAL};
+  if (!context.tls.error().empty()) return Error{EACCES};
   if (int error = context.progress.start_helper()) return Error{error};
   std::shared_ptr<Connection> connection(new Connection(context, std::move(owner)));
   if (int error = endpoint->claim(connection, options.rendezvous)) return Error{error};
@@ -123,6 +124,15 @@ void Connection::check_tcp(Turn& turn, ActiveStartup& startup) {
   local_ = socket_.tcp().local_address();
   socket_.tcp().settle(socket_.tcp().distance(local_, remote_));
   socket_.begin_capture(context_.capture, local_, remote_, true);
+  if (int error = begin_tls(true)) return follow(turn, startup, startup.on_failed(error, now_ns()));
+  shake_hands(turn, startup);
+}
+
+// A peer that is refused is not asked again in another mode.
+void Connection::shake_hands(Turn& turn, ActiveStartup& startup) {
+  const int error = secure();
+  if (error == EAGAIN) return;
+  if (error != 0) return follow(turn, startup, startup.on_failed(error, now_ns()));
   startup.on_connected();
   send_request(turn, startup);
 }
@@ -139,6 +149,10 @@ void Connection::read_reply(Turn& turn) {
     const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
     const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
+    if (count < 0 && socket_.tls_failed()) {
+      log_tls_failure();
+      return follow(turn, startup, startup.on_failed(ECONNRESET, now_ns()));
+    }
     const auto bytes = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
     follow(turn, startup, startup.on_received(count, bytes, now_ns()));
   }
@@ -172,10 +186,37 @@ void Connection::follow(Turn& turn, ActiveStartup& startup, ActiveStartup::Next 
 
 void Connection::edge(Turn& turn, ActiveStartup& startup, uint32_t events) {
   // A late edge of a socket that was refused finds a start-up that pauses.
-  if (startup.dialling() && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
+  if (startup.dialling() && socket_.securing())
+    shake_hands(turn, startup);
+  else if (startup.dialling() && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
     check_tcp(turn, startup);
   if (active() != nullptr && active()->requesting()) send_request(turn, *active());
   read_reply(turn);
+}
+
+// --- TLS
+
+int Connection::begin_tls(bool active) {
+  if (!context_.tls.wanted()) return 0;
+  if (!context_.tls.error().empty()) return EACCES;
+  return socket_.secure(context_.tls, active);
+}
+
+int Connection::secure() {
+  if (!socket_.securing()) return 0;
+  const int error = socket_.shake_hands();
+  if (error == 0 && log_enabled())
+    log_event("connection: %s is %s, proved by TLS", name_of(remote_).c_str(),
+              socket_.tls()->identity().c_str());
+  if (error != 0 && error != EAGAIN) log_tls_failure();
+  return error;
+}
+
+void Connection::log_tls_failure() {
+  if (!socket_.tls_failed()) return;
+  static CollapsedLog log;
+  log.event("connection: TLS with %s has failed: %s", name_of(remote_).c_str(),
+            socket_.tls()->failure().c_str());
 }
 
 // --- Passive
@@ -193,6 +234,7 @@ std::shared_ptr<Connection> Connection::incoming(ConnectContext& context, TcpSoc
   connection->socket_.begin_capture(context.capture, connection->local_, remote, false);
   TcpSocket& tcp = connection->socket_.tcp();
   tcp.settle(tcp.distance(connection->local_, remote));
+  if (connection->begin_tls(false) != 0) return nullptr;
   if (connection->socket_.watch(*connection) != 0) return nullptr;
   connection->update_deadline(turn);
   return connection;
@@ -200,11 +242,15 @@ std::shared_ptr<Connection> Connection::incoming(ConnectContext& context, TcpSoc
 
 void Connection::read_request(Turn& turn) {
   FrameBuffer buffer;
+  const int refused = passive() != nullptr ? secure() : 0;
+  if (refused == EAGAIN) return;
+  if (refused != 0) return close(turn, CloseMode::kGentle);  // an alert says why
   while (passive() != nullptr && passive()->reading()) {
     PassiveStartup& startup = *passive();
     const size_t wanted = std::min(startup.bytes_wanted(), buffer.size());
     const ssize_t count = socket_.receive(std::span(buffer).first(wanted));
     if (count == -EAGAIN) return;
+    if (count < 0) log_tls_failure();
     const auto bytes = std::span(buffer).first(static_cast<size_t>(std::max<ssize_t>(count, 0)));
     const MpaResponder::Verdict verdict = startup.on_received(count, bytes);
     if (verdict.state == MpaResponder::State::kRefused)
@@ -244,7 +290,7 @@ void Connection::drop_half_open() {
 
 void Connection::watch_requested(PassiveStartup& startup) {
   if (!startup.requested()) return;
-  const ssize_t count = socket_.tcp().peek();
+  const ssize_t count = socket_.peek();
   if (!startup.on_peeked(count)) return;
   static CollapsedLog log;
   log.event("connection: %s %s before the reply", name_of(remote_).c_str(),

@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/settings.h"
+#include "carrier/tls_keys.h"
 #include "connect/connect_context.h"
 #include "os/clock.h"
 #include "os/output_file.h"
@@ -100,6 +101,8 @@ SidrListener::~SidrListener() { close(); }
 Result<std::shared_ptr<SidrListener>> SidrListener::start(ConnectContext& context, UdpSocket bound,
                                                           uint16_t port_space,
                                                           std::weak_ptr<SidrListenerOwner> owner) {
+  if (int error = refuse_unprotected("listening for questions by UDP (RDMA_PS_UDP)"))
+    return Error{error};
   // An application that waits for a request may make no calls until there is one.
   if (int error = context.progress.start_helper()) return Error{error};
   bound.report_local_address();

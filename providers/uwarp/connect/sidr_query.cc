@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "base/settings.h"
+#include "carrier/tls_keys.h"
 #include "connect/connect_context.h"
 #include "net/ip_address.h"
 #include "os/clock.h"
@@ -31,6 +32,8 @@ Result<std::shared_ptr<SidrQuery>> SidrQuery::start(ConnectContext& context, Udp
                                                     const sockaddr_storage& remote,
                                                     SidrRequest request,
                                                     std::weak_ptr<ConnectionOwner> owner) {
+  if (int error = refuse_unprotected("asking for a queue pair by UDP (RDMA_PS_UDP)"))
+    return Error{error};
   if (int error = context.progress.start_helper()) return Error{error};
   if (int error = bound.connect(remote)) return Error{error};
   request.transaction = random_word();

@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/settings.h"
+#include "carrier/tls_keys.h"
 #include "connect/connect_context.h"
 #include "datagram/datagram_endpoint.h"
 #include "os/output_file.h"
@@ -47,6 +48,7 @@ Result<UdpSocket> join_by_socket(const NetDevice& device, const IpAddress& group
 Result<std::shared_ptr<MulticastGroup>> MulticastGroup::join(ConnectContext& context,
                                                              const NetDevice& device,
                                                              const IpAddress& group) {
+  if (int error = refuse_unprotected("multicast")) return Error{error};
   if (int error = context.progress.start_helper()) return Error{error};
   auto socket = join_by_socket(device, group);
   if (!socket) return Error{socket.error()};
@@ -184,6 +186,7 @@ bool is_multicast(const IpAddress& address) {
 Result<std::shared_ptr<MulticastPath>> MulticastPath::open(FramePool& frames,
                                                            const NetDevice& device,
                                                            const Key& key) {
+  if (int error = refuse_unprotected("multicast")) return Error{error};
   sockaddr_storage own{}, group{};
   (void)key.own.to_sockaddr(own, 0);
   (void)key.group.to_sockaddr(group, static_cast<uint16_t>(settings().multicast_port));

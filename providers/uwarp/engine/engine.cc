@@ -14,6 +14,7 @@
 #include "base/process_own.h"
 #include "base/settings.h"
 #include "carrier/tcp_socket.h"
+#include "carrier/tls_keys.h"
 #include "connect/endpoint.h"
 #include "datagram/datagram_endpoint.h"
 #include "inject/process_faults.h"
@@ -85,6 +86,11 @@ Engine::Engine()
   if (calls_are_dear())
     log_event("a system call takes %u ns, which is long: fewer are made (UWARP_CALLS)",
               static_cast<unsigned>(call_cost_ns()));
+  const TlsKeys& tls = context_.tls;
+  if (!tls.error().empty())
+    complain_on_stderr("uwarp: " + tls.error() + "; no device can be opened");
+  else if (tls.wanted())
+    log_event("connections are protected by TLS 1.3, %s", tls.library().c_str());
 }
 
 Engine& Engine::instance() {

@@ -54,7 +54,8 @@ void Stream::attach(const Ends& ends, PollGroup& first, PollGroup* second) {
 }
 
 void Stream::take_ends(const Ends& ends, std::unique_ptr<StreamWire> wire) {
-  const Path path = wire != nullptr ? Path::kWire : Path::kSocket;
+  tls_ = ends.tls;
+  const Path path = wire != nullptr ? Path::kWire : tcp_path();
   reads_by_.store(path, std::memory_order_relaxed);
   writes_by_.store(path, std::memory_order_relaxed);
   wire_takes_.store(false, std::memory_order_relaxed);
@@ -63,7 +64,8 @@ void Stream::take_ends(const Ends& ends, std::unique_ptr<StreamWire> wire) {
   out_ = &ends.out;
   capture_ = ends.capture;
   owner_ = &ends.owner;
-  watched_.store(qp_.script() != nullptr || wire_ != nullptr, std::memory_order_relaxed);
+  const bool watched = qp_.script() != nullptr || wire_ != nullptr;
+  watched_.store(watched ? kWatched : 0, std::memory_order_relaxed);
   hang_up_.store(0, std::memory_order_relaxed);
   send_error_.store(0, std::memory_order_relaxed);
   peer_watched_.store(false, std::memory_order_relaxed);
@@ -79,6 +81,7 @@ void Stream::take_ends(const Ends& ends, std::unique_ptr<StreamWire> wire) {
   sends_by_ring_.store(false, std::memory_order_relaxed);
   until_busy_.store(0, std::memory_order_relaxed);
   waiting_.reset(groups_[1] != nullptr);
+  if (tls_ != nullptr) note_kept();
 }
 
 void Stream::detach() {
@@ -88,6 +91,8 @@ void Stream::detach() {
     const bool was_attached = attached_.exchange(false, std::memory_order_acq_rel);
     // What was sent would have arrived after the end of the connection, too.
     if (was_attached && wire_ != nullptr) empty_wire();
+    if (was_attached && tls_ != nullptr) (void)tls_->flush();
+    tls_ = nullptr;
     // The ring stays for a poller that has the stream from a list, as the socket does.
     if (was_attached && ring_ != nullptr) {
       ring_->withdraw();
@@ -244,12 +249,14 @@ inline ssize_t Stream::read(std::span<const iovec> buffer, StreamEvents& notice)
 }
 
 inline ssize_t Stream::read_past_socket(std::span<const iovec> buffer, StreamEvents& notice) {
-  const bool by_ring = reads_by_.load(std::memory_order_relaxed) == Path::kRing;
-  return by_ring ? read_ring(buffer) : read_wire(buffer, notice);
+  const Path path = reads_by_.load(std::memory_order_relaxed);
+  if (path == Path::kTls) return tls_->receive(buffer);
+  return path == Path::kRing ? read_ring(buffer) : read_wire(buffer, notice);
 }
 
 inline ssize_t Stream::read_carrier(std::span<const iovec> buffer) {
-  return on_ring() ? read_ring(buffer) : in_->receive(buffer);
+  if (on_ring()) return read_ring(buffer);
+  return tls_ != nullptr ? tls_->receive(buffer) : in_->receive(buffer);
 }
 
 ssize_t Stream::read_ring(std::span<const iovec> buffer) {
@@ -263,12 +270,14 @@ inline ssize_t Stream::write(std::span<const iovec> bytes) {
 }
 
 inline ssize_t Stream::write_past_socket(std::span<const iovec> bytes) {
-  const bool by_ring = writes_by_.load(std::memory_order_relaxed) == Path::kRing;
-  return by_ring ? write_ring(bytes) : write_wire(bytes);
+  const Path path = writes_by_.load(std::memory_order_relaxed);
+  if (path == Path::kTls) return write_tls(bytes);
+  return path == Path::kRing ? write_ring(bytes) : write_wire(bytes);
 }
 
 inline ssize_t Stream::write_carrier(std::span<const iovec> bytes) {
-  return sends_by_ring_.load(std::memory_order_relaxed) ? write_ring(bytes) : out_->send(bytes);
+  if (sends_by_ring_.load(std::memory_order_relaxed)) return write_ring(bytes);
+  return tls_ != nullptr ? write_tls(bytes) : out_->send(bytes);
 }
 
 // A peer that has ended reads nothing any more. TCP would take what is sent to it all the same.
@@ -281,6 +290,24 @@ ssize_t Stream::write_ring(std::span<const iovec> bytes) {
   }
   const ssize_t count = ring_->send(bytes);
   return count == -EPROTO ? -ECONNRESET : count;
+}
+
+// --- By TLS. Records for which the socket has no room are kept, and go first once it has. Until
+// then the stream is full.
+
+ssize_t Stream::write_tls(std::span<const iovec> bytes) {
+  const ssize_t sent = tls_->send(bytes);
+  note_kept();
+  return sent;
+}
+
+void Stream::note_kept() {
+  const bool noted = (watched_.load(std::memory_order_relaxed) & kRecordsWait) != 0;
+  const ssize_t kept = tls_->kept();
+  if (kept != 0) full_.store(true, std::memory_order_release);
+  if (noted != (kept != 0)) watched_.fetch_xor(kRecordsWait, std::memory_order_acq_rel);
+  // No edge will say that the kernel has memory again.
+  if (kept == -ENOBUFS || kept == -ENOMEM) owner_->schedule();
 }
 
 // --- Over a wire
@@ -340,7 +367,8 @@ void Stream::empty_wire() {
 
 void Stream::change_carrier() {
   sends_by_ring_.store(ring_ != nullptr, std::memory_order_release);
-  if (wire_ == nullptr) writes_by_.store(ring_ != nullptr ? Path::kRing : Path::kSocket);
+  if (wire_ == nullptr) writes_by_.store(ring_ != nullptr ? Path::kRing : tcp_path());
+  if (tls_ != nullptr && ring_ != nullptr) tls_->leave();
 }
 
 void Stream::on_wire_deadline() {
@@ -421,12 +449,23 @@ void Stream::transmit_turns(StreamEvents& notice) {
   }
 }
 
+// What waited for room.
+void Stream::send_held(StreamEvents& notice) {
+  if (tls_ != nullptr) {
+    const ssize_t error = tls_->flush();
+    note_kept();
+    if (error != 0 && error != -EAGAIN && error != -ENOBUFS && error != -ENOMEM)
+      note_send_error(error, notice);
+  }
+  if (wire_ != nullptr) hand_over(notice);
+}
+
 void Stream::transmit_turn(StreamEvents& notice) {
   size_t budget_bytes = tuning::kPassBytes;
   if (full_.load(std::memory_order_relaxed)) {
     full_.exchange(false);
-    if (wire_ != nullptr) [[unlikely]]
-      hand_over(notice);
+    if (wire_ != nullptr || tls_ != nullptr) [[unlikely]]
+      send_held(notice);
   }
   for (;;) {
     const std::span<const iovec> iovecs = qp_.transmitter().next_iovecs();
@@ -474,7 +513,7 @@ void Stream::transmit_turn(StreamEvents& notice) {
       break;
     }
   }
-  if (watched_.load(std::memory_order_acquire) || qp_.flush_due()) [[unlikely]] {
+  if (watched_.load(std::memory_order_acquire) != 0 || qp_.flush_due()) [[unlikely]] {
     if (wire_ != nullptr) end_wire_turn();
     name_owner(notice);
   }
@@ -625,8 +664,8 @@ void Stream::on_edge(uint32_t events) {
   // A revisit (no events) comes from a turn of either direction that ran out of its budget. What
   // the transmit side owes then may be no more than an acknowledgement, which only it knows.
   // Readiness to write is part of every edge, so it alone says little.
-  if (events == 0 || ((events & EPOLLOUT) != 0 &&
-                      (qp_.transmitter().wanted() || watched_.load(std::memory_order_acquire))))
+  if (events == 0 || ((events & EPOLLOUT) != 0 && (qp_.transmitter().wanted() ||
+                                                   watched_.load(std::memory_order_acquire) != 0)))
     transmit();
 }
 

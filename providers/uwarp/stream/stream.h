@@ -17,6 +17,7 @@
 #include "base/tuning.h"
 #include "carrier/ring_carrier.h"
 #include "carrier/tcp_socket.h"
+#include "carrier/tls_stream.h"
 #include "os/call_cost.h"
 #include "os/clock.h"
 #include "qp/qp_config.h"
@@ -159,13 +160,15 @@ class Stream {
   explicit Stream(QueuePair& qp) : qp_(qp) {}
 
   /// What it pumps between: `in` and `out` are the same socket, except for a queue pair connected
-  /// to itself; `capture` is null unless the connection is captured. All stay valid until detach()
-  /// returns. `link` is null unless UWARP_FAULT orders a wire to this peer.
+  /// to itself; `capture` is null unless the connection is captured, `tls` unless it is protected.
+  /// All stay valid until detach() returns. `link` is null unless UWARP_FAULT orders a wire to this
+  /// peer.
   struct Ends {
     StreamOwner& owner;
     TcpSocket& in;
     TcpSocket& out;
     CapturedConnection* capture;
+    TlsStream* tls = nullptr;
     std::shared_ptr<WireLink> link = nullptr;
   };
   /// Starts pumping between `ends` and the queue pair; joins the groups (`second` may be null).
@@ -244,7 +247,7 @@ class Stream {
   void expire();
   /// From now on each transmit turn ends with events: the owner waits for the send side to be idle
   /// or finished.
-  void watch_transmit() { watched_.store(true, std::memory_order_release); }
+  void watch_transmit() { watched_.fetch_or(kWatched, std::memory_order_acq_rel); }
   /// Reports the next bytes that are sent (StreamEvents::began_to_send), so that the owner watches
   /// whether the peer takes them.
   void unwatch_peer() { peer_watched_.store(false); }
@@ -255,12 +258,22 @@ class Stream {
     return hang_up_.load(std::memory_order_acquire);
   }
 
+  // ---- For the connection, between attach() and detach().
+  /// Something that was sent has still to be handed to the socket or ring.
+  bool carries_output() const {
+    return (wire_ != nullptr && wire_->carries()) || (tls_ != nullptr && tls_->carries());
+  }
+  /// How many bytes the peer has not read, at most, of whose socket `unacknowledged` are not
+  /// acknowledged: a record that is not there as a whole cannot be read.
+  uint64_t unread_at_most(uint32_t unacknowledged) const {
+    if (tls_ == nullptr || (unacknowledged == 0 && !tls_->carries())) return unacknowledged;
+    return uint64_t{unacknowledged} + TlsStream::kMostKept;
+  }
+
   // ---- Over a wire (UWARP_FAULT), for the connection, between attach() and detach().
   /// When on_wire_deadline() is to be called; 0: need not be.
   uint64_t wire_deadline_ns() const { return wire_ != nullptr ? wire_->deadline_ns() : 0; }
   void on_wire_deadline();
-  /// Something that was sent has still to be handed to the socket or ring.
-  bool wire_carries() const { return wire_ != nullptr && wire_->carries(); }
   /// The queue in front of the wire is full: a datagram would be lost there.
   bool wire_is_full() const;
   /// The process ends: what is on the wire arrives at once.
@@ -291,7 +304,9 @@ class Stream {
  private:
   enum class Found : uint8_t { kDrained, kMore, kStopped };
   /// What a direction moves its bytes by; a wire is in front of one of the others.
-  enum class Path : uint8_t { kSocket, kRing, kWire };
+  enum class Path : uint8_t { kSocket, kTls, kRing, kWire };
+  /// Why a transmit turn ends with events: the owner waits for it, or records wait for the socket.
+  enum Watched : uint8_t { kWatched = 1, kRecordsWait = 2 };
 
   static constexpr int32_t kBusyTurns = 16;
 
@@ -307,6 +322,10 @@ class Stream {
   [[gnu::noinline, gnu::cold]] ssize_t write_wire(std::span<const iovec> bytes);
   ssize_t read_carrier(std::span<const iovec> buffer);
   ssize_t write_carrier(std::span<const iovec> bytes);
+  [[gnu::noinline]] ssize_t write_tls(std::span<const iovec> bytes);
+  void note_kept();
+  [[gnu::noinline, gnu::cold]] void send_held(StreamEvents& notice);
+  Path tcp_path() const { return tls_ != nullptr ? Path::kTls : Path::kSocket; }
   [[gnu::noinline, gnu::cold]] void tell_placed_later(uint64_t bytes);
   [[gnu::noinline, gnu::cold]] void hand_over(StreamEvents& notice);
   [[gnu::noinline, gnu::cold]] void end_wire_turn();
@@ -348,6 +367,7 @@ class Stream {
   TcpSocket* in_ = nullptr;
   TcpSocket* out_ = nullptr;
   CapturedConnection* capture_ = nullptr;  // or null
+  TlsStream* tls_ = nullptr;               // or null
   StreamOwner* owner_ = nullptr;
   std::unique_ptr<StreamWire> wire_;           // or null; set under both sides
   RingCarrier* ring_ = nullptr;                // or null; the same
@@ -368,7 +388,7 @@ class Stream {
   std::atomic<bool> sends_large_{false};     // ... for mostly large messages
   std::atomic<bool> receives_large_{false};  // such a message came last
   std::atomic<bool> attached_{false};
-  std::atomic<bool> watched_{false};
+  std::atomic<uint8_t> watched_{0};  // of Watched
   std::atomic<bool> peer_watched_{false};
   uint32_t idle_polls_ = 0;  // of pollers, since something came or the peer was nudged
   uint32_t nudge_after_ = tuning::kPollsPerNudge;

@@ -11,7 +11,9 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/settings.h"
+#include "connect/connect_context.h"
 #include "connect/endpoint.h"
+#include "engine/engine.h"
 #include "events/raw_fds.h"
 #include "os/clock.h"
 #include "rdma_cm/rdma_cm_node.h"
@@ -199,6 +201,7 @@ int DeviceContext::open(ibv_context* context) {
   auto* tail = reinterpret_cast<uwarp_context_tail*>(context + 1);
   tail->context = nullptr;
   if (!ProcessFaults::setting_valid() || !settings().profile_valid) return EINVAL;
+  if (!Engine::instance().context().tls.error().empty()) return EACCES;
   const char* name = context->device->name;
   std::shared_ptr<const NetDevice> device = net_devices()->by_verbs_name(name);
   if (device == nullptr) device = refresh_net_devices()->by_verbs_name(name);

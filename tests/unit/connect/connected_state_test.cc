@@ -71,7 +71,8 @@ struct FakeStream {
   uint32_t hang_up() const { return hung_up; }
   bool ended() const { return over; }
   uint64_t wire_deadline_ns() const { return wire_ns; }
-  bool wire_carries() const { return carries; }
+  bool carries_output() const { return carries; }
+  static uint64_t unread_at_most(uint32_t unacknowledged) { return unacknowledged; }
   bool trim_ring() {
     ++trims;
     return rests;

@@ -17,7 +17,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [ROOT / "providers" / "uwarp", ROOT / "rpcrdma"]
 REASONS = ROOT / "providers" / "uwarp" / "process_state.txt"
-LIBRARIES = ["libuwarp.so", "libuwarp-preload.so", "libuwarp-rdmav34.so", "librpcrdma.so"]
+LIBRARIES = ["libuwarp.so", "libuwarp-preload.so", "libuwarp-rdmav34.so", "libuwarp-tls.so",
+             "librpcrdma.so"]
 FORK_HANDLER = ROOT / "providers" / "uwarp" / "base" / "fork.cc"
 
 TYPES = re.compile(

@@ -13,7 +13,7 @@ import pytest
 import places
 
 LIBRARIES = ["lib/libuwarp.so.0", "lib/libuwarp-preload.so", "lib/libuwarp-rdmav34.so",
-             "lib/librpcrdma.so.0"]
+             "lib/libuwarp-tls.so", "lib/librpcrdma.so.0"]
 PROGRAMS = ["bin/uwarp-run", "bin/uwarp-doctor", "bin/uwarp-stat", "bin/nfs-rdma"]
 ALL = LIBRARIES + PROGRAMS
 

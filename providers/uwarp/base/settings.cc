@@ -301,7 +301,7 @@ constexpr Setting kTable[] = {
      take_text<&Settings::tls_key>},
     {"UWARP_TLS_CA", "", "text",
      "File of the authorities in PEM whose certificates are trusted. All that they have signed may "
-     "connect, unless UWARP_ALLOW names some.",
+     "connect.",
      take_text<&Settings::tls_ca>},
     {"UWARP_PORT_OFFSET", "0", "",
      "The TCP port is the rdma_cm port plus this number. For programs that listen on the same "

@@ -6,7 +6,7 @@
 
 # make: without it g++ optimises a library in one process; g++ 14 then gives a warning.
 BUILD_PACKAGES=(cmake ninja-build make g++ pkg-config libnl-3-dev libnl-route-3-dev libisal-dev
-                libibverbs-dev librdmacm-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
+                libibverbs-dev librdmacm-dev libssl-dev libtirpc-dev libcli11-dev nlohmann-json3-dev)
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                python3-dev pybind11-dev

@@ -11,7 +11,7 @@ usage() {
   cat <<'END'
 usage: ./test.sh [--fast] [--asan] [--tsan] [--models] [--siw] [--applications] [--containers]
                  [--packages] [--arm64] [--compilers] [--tidy] [--coverage] [--mutate [COUNT]] [--fuzz SECONDS]
-                 [--soak SECONDS] [--hostile SECONDS] [--rdma-core FOLDER [TAG...]] [--foreign FOLDER]
+                 [--soak SECONDS] [--hostile SECONDS] [--tls] [--rdma-core FOLDER [TAG...]] [--foreign FOLDER]
                  [--name PATTERN]
 The suites are the GoogleTest binaries but fault_tests: unit, simulation, conformance and model
 tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layouts of libibverbs.
@@ -23,6 +23,8 @@ tests, verbs programs in both personas, librpcrdma, nfs-rdma, uwarp-stat, layout
   --fast          quick checks of the source; the suites and fault_tests of the plain build
   --asan          the suites, fuzz replay and pyverbs-tests under ASan and UBSan
   --tsan          the suites under TSan
+  --tls           unit tests of TLS, verbs programs of both personas with UWARP_TLS=psk, and tests of
+                  tools that are about it
   --models        the models of hand-offs between threads, with more preemptions than by default
   --siw           uwarp and the Linux kernel's siw, which runs in a virtual machine
   --packages      Debian packages, built twice, checked, and run in fresh Debian 12 and 13; packages
@@ -67,7 +69,7 @@ foreign=
 name=
 while [ $# -gt 0 ]; do
   case "$1" in
-    --fast|--asan|--tsan|--models|--siw|--applications|--containers|--packages|--arm64|--tidy|\
+    --fast|--asan|--tsan|--models|--tls|--siw|--applications|--containers|--packages|--arm64|--tidy|\
     --coverage|--compilers)
       mode=${1#--} ;;
     --mutate)
@@ -205,6 +207,19 @@ one_processor() {
   first=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
   WITHOUT='PeerLoss.*:Connection.*:Waits.*:Limits.*:Overload.*:Half.*:Neighbour.*' \
     gtest "$1" verbs_tests env UWARP_SHM=0 taskset -c "$first" "$1/bin/uwarp-run"
+}
+
+# Verbs programs whose connections are protected, all of them by TCP. Without what goes by UDP: that
+# is refused.
+protected_gtests() {
+  local without='Multicast.*:CmDatagrams.*:WrongArguments.OfDatagrams:WrongArguments.OfRdmaCm'
+  without+=':DocumentedErrors.OfQueuesAndQueuePairs'
+  export UWARP_TLS=psk UWARP_TLS_PSK=$results/keys UWARP_SHM=0
+  (umask 077 && echo "alice:$(openssl rand -hex 32)" >"$UWARP_TLS_PSK")
+  WITHOUT=$without side_by_side persona_gtests iwarp roce "$1"
+  verbs_gtests direct_verbs_tests "$1"
+  UWARP_PERSONA=roce verbs_gtests direct_verbs_tests "$1"
+  unset UWARP_TLS UWARP_TLS_PSK UWARP_SHM
 }
 
 # gtests() for arm64 under QEMU; tests of what that cannot do say so and are skipped.
@@ -446,6 +461,13 @@ case "$mode" in
     ;;
   tsan)
     build --tsan && gtests build-tsan
+    ;;
+  tls)
+    build -- runnable {unit,verbs,rpcrdma_verbs,direct_verbs}_tests uwarp_stat uwarp_doctor && {
+      name='Tls' gtest build unit_tests
+      protected_gtests build
+      pytest_run tls tests/tools/test_tls.py
+    }
     ;;
   models)
     build -- model_tests && UWARP_MODEL_DEPTH=2 LIMIT=7200 gtest build model_tests

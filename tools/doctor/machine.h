@@ -15,6 +15,8 @@ void check_libraries(Report& report);
 void check_own_files(Report& report);
 /// The variables that are set (variables.cc). Returns what is in effect.
 uwarp::Settings check_settings(Report& report);
+/// UWARP_TLS: its module, files and their rights.
+void check_tls(Report& report, const uwarp::Settings& settings);
 /// Network devices and what becomes of them (network.cc).
 void check_devices(Report& report, const uwarp::Settings& settings);
 /// UWARP_PORT_RANGE, the system's own range (network.cc).

@@ -84,6 +84,7 @@ int look_at_machine(const Options& options) {
   check_libraries(report);
   check_own_files(report);
   const uwarp::Settings settings = check_settings(report);
+  check_tls(report, settings);
   check_devices(report, settings);
   check_ports(report, settings);
   check_congestion_control(report, settings);

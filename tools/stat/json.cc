@@ -71,6 +71,8 @@ json queue_pair(const QueuePair& from) {
               {"rdma_cm", from.rdma_cm},
               {"crc", from.crc},
               {"shared_memory", from.shared_memory},
+              {"tls", !from.identity.empty()},
+              {"identity", from.identity},
               {"shared_receive_queue", from.shared_receive},
               {"mulpdu", from.mulpdu},
               {"ord", from.ord},

@@ -317,6 +317,8 @@ class PageReader {
     qp.local = socket_text(slot.local);
     qp.peer = socket_text(slot.peer);
     if (slot.peer.port != 0) qp.peer_host = address_text(slot.peer);
+    if ((slot.flags & uwarp::QueuePairSlot::kTls) != 0)
+      qp.identity = text(slot.identity, sizeof slot.identity);
     const uint64_t posted = slot.transmit.posted.get();
     const uint64_t retired = slot.transmit.retired.get();
     qp.outstanding = posted > retired ? posted - retired : 0;

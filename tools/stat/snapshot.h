@@ -76,6 +76,7 @@ struct QueuePair {
   std::string local;  // address and port; empty if it never was connected
   std::string peer;
   std::string peer_host;
+  std::string identity;      // that the peer has proved by TLS; empty: not protected
   uint64_t outstanding = 0;  // requests posted and not completed
   Traffic traffic;
 };

@@ -139,7 +139,12 @@ std::vector<std::string> processes(const Snapshot& snapshot, const RateTable& ra
 
 std::string carrier_of(const QueuePair& qp) {
   if (qp.connected_ns == 0) return "-";
-  return qp.shared_memory ? "memory" : "tcp";
+  if (qp.shared_memory) return "memory";
+  return qp.identity.empty() ? "tcp" : "tls";
+}
+
+std::string peer_of(const QueuePair& qp) {
+  return qp.identity.empty() ? qp.peer : printable(qp.identity) + "@" + qp.peer;
 }
 
 std::vector<std::string> queue_pairs(const Snapshot& snapshot, const RateTable& rates) {
@@ -155,7 +160,7 @@ std::vector<std::string> queue_pairs(const Snapshot& snapshot, const RateTable& 
                  flow(qp.traffic, rate, rates.known()),
                  {number(qp.outstanding) + "/" + number(qp.send_depth), number(qp.traffic.waits),
                   number(qp.traffic.held), number(qp.traffic.direct), carrier_of(qp),
-                  qp.connected_ns == 0 && !qp.peer.empty() ? "(" + qp.peer + ")" : qp.peer}));
+                  qp.connected_ns == 0 && !qp.peer.empty() ? "(" + qp.peer + ")" : peer_of(qp)}));
     }
   }
   return table.lines();

@@ -89,16 +89,27 @@ AllowList AllowList::none() {
 }
 
 std::optional<AllowList> AllowList::parse(std::string_view text) {
-  if (text.empty()) return AllowList();
-  AllowList list = none();
-  for (;;) {
+  constexpr std::string_view kIdentity = "id:";
+  AllowList list;
+  while (!text.empty()) {
     const size_t comma = text.find(',');
-    const auto prefix = AddressPrefix::parse(text.substr(0, comma));
-    if (!prefix) return std::nullopt;
-    list.prefixes_->push_back(*prefix);
+    const std::string_view entry = text.substr(0, comma);
+    const auto prefix = AddressPrefix::parse(entry);
+    if (entry.starts_with(kIdentity) && entry.size() > kIdentity.size())
+      list.identities_.emplace_back(entry.substr(kIdentity.size()));
+    else if (prefix)
+      (list.prefixes_ ? *list.prefixes_ : list.prefixes_.emplace()).push_back(*prefix);
+    else
+      return std::nullopt;
     if (comma == std::string_view::npos) return list;
     text.remove_prefix(comma + 1);
+    if (text.empty()) return std::nullopt;
   }
+  return list;
+}
+
+bool AllowList::allows(std::string_view identity) const {
+  return identities_.empty() || std::ranges::find(identities_, identity) != identities_.end();
 }
 
 bool AllowList::allows(const AddressBytes& address) const {
@@ -276,10 +287,11 @@ constexpr Setting kTable[] = {
     {"UWARP_MULTICAST_PORT", "22359", "",
      "UDP port of all multicast groups. All hosts of a group must use the same.",
      take_number<&Settings::multicast_port>, 1, 65535},
-    {"UWARP_ALLOW", "", "ADDRESS[/BITS],...",
+    {"UWARP_ALLOW", "", "ADDRESS[/BITS],id:IDENTITY,...",
      "Addresses that may connect to this process, with or without rdma_cm, separated by commas: "
-     "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. Empty: all "
-     "may connect. If the list is not understood, none may.",
+     "192.0.2.7, 2001:db8::/32. Connections from other addresses are closed at once. With "
+     "UWARP_TLS also identities: id:node7. Where there are both, a peer needs one of each. Empty: "
+     "all may connect. If the list is not understood, none may.",
      take_allow},
     {"UWARP_TLS", "off", "off|psk|cert",
      "How connections are protected (TLS 1.3): off: not at all. psk: by keys that both sides have "
@@ -301,7 +313,7 @@ constexpr Setting kTable[] = {
      take_text<&Settings::tls_key>},
     {"UWARP_TLS_CA", "", "text",
      "File of the authorities in PEM whose certificates are trusted. All that they have signed may "
-     "connect.",
+     "connect, unless UWARP_ALLOW names some.",
      take_text<&Settings::tls_ca>},
     {"UWARP_PORT_OFFSET", "0", "",
      "The TCP port is the rdma_cm port plus this number. For programs that listen on the same "
@@ -405,6 +417,11 @@ Settings parse_settings(const std::function<const char*(const char* name)>& look
              (row.take == take_allow ? "no peer may connect"
               : row.take == take_tls ? "no connection can be made"
                                      : "using the default (" + quote_default(row) + ")"));
+  }
+  if (settings.tls == TlsMode::kOff && settings.allow.names_identities()) {
+    settings.allow = AllowList::none();
+    complain(
+        "uwarp: UWARP_ALLOW names identities, which only UWARP_TLS proves; no peer may connect");
   }
   return settings;
 }

@@ -47,15 +47,20 @@ class AllowList {
   AllowList() = default;
   /// Allows no address.
   static AllowList none();
-  /// Prefixes separated by commas; empty text allows every address.
+  /// Prefixes and id:IDENTITY, separated by commas; empty text allows every peer. Where there are
+  /// both, a peer needs one of each.
   static std::optional<AllowList> parse(std::string_view text);
 
   bool allows(const AddressBytes& address) const;
-  bool allows_all() const { return !prefixes_; }
+  /// That a peer has proved by TLS.
+  bool allows(std::string_view identity) const;
+  bool allows_all() const { return !prefixes_ && identities_.empty(); }
+  bool names_identities() const { return !identities_.empty(); }
   friend bool operator==(const AllowList&, const AllowList&) = default;
 
  private:
   std::optional<std::vector<AddressPrefix>> prefixes_;
+  std::vector<std::string> identities_;  // none: all
 };
 
 enum class CmOwner : uint8_t { kUwarp, kKernel };

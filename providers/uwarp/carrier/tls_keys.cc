@@ -90,11 +90,19 @@ std::unique_ptr<TlsStream> TlsKeys::protect(TcpSocket& socket, bool active) cons
 
 namespace {
 
-/// Beside the engine, or where the linker looks.
+/// Beside the engine or the program that asks, in the folder of libraries, or where the linker
+/// looks.
+void* load_library() {
+  const std::string own = own_library_folder();
+  for (const std::string& folder :
+       {own + "/", own + "/../lib/", std::string(UWARP_INSTALL_LIBDIR "/"), std::string()})
+    if (void* const library = dlopen((folder + kModule).c_str(), RTLD_NOW | RTLD_LOCAL))
+      return library;
+  return nullptr;
+}
+
 const TlsModule* load_module(std::string& error) {
-  const std::string beside = own_library_folder() + "/" + kModule;
-  void* library = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen(kModule, RTLD_NOW | RTLD_LOCAL);
+  void* const library = load_library();
   if (library == nullptr) {
     const char* const why = dlerror();
     error = std::string("UWARP_TLS needs libuwarp-tls.so and OpenSSL 3: ") +
@@ -103,7 +111,7 @@ const TlsModule* load_module(std::string& error) {
   }
   const auto* const module = static_cast<const TlsModule*>(dlsym(library, "uwarp_tls"));
   if (module != nullptr && std::strcmp(module->version, UWARP_VERSION) == 0) return module;
-  error = beside + " is of another version of uwarp";
+  error = std::string(kModule) + " is of another version of uwarp";
   return nullptr;
 }
 

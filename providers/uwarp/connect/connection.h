@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -171,6 +172,8 @@ class Connection final : public Source,
   // ---- For Endpoint.
   /// Inside open_stream(), which this connection calls.
   const sockaddr_storage& local_address_locked() const NO_THREAD_SAFETY_ANALYSIS { return local_; }
+  /// Likewise: who the peer has proved to be by TLS; empty without TLS.
+  std::string peer_identity_locked() NO_THREAD_SAFETY_ANALYSIS { return socket_.peer_identity(); }
   /// The queue pair has gone to ERR or RESET, or is destroyed: ends the TCP connection, in order
   /// unless an FPDU is half sent. On return the queue pair is not touched any more.
   void endpoint_gone();

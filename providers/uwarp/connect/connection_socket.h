@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "carrier/ring_carrier.h"
@@ -106,6 +107,10 @@ class ConnectionSocket {
     return error;
   }
   bool tls_failed() const { return tls_ != nullptr && !tls_->failure().empty(); }
+  /// Empty: the socket is not protected, or the peer is not proved yet.
+  std::string peer_identity() const {
+    return tls_ != nullptr && !securing_ ? tls_->identity() : std::string();
+  }
   /// Null: the socket is not protected.
   TlsStream* tls() { return tls_.get(); }
 

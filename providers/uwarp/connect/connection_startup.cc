@@ -205,11 +205,20 @@ int Connection::begin_tls(bool active) {
 int Connection::secure() {
   if (!socket_.securing()) return 0;
   const int error = socket_.shake_hands();
-  if (error == 0 && log_enabled())
-    log_event("connection: %s is %s, proved by TLS", name_of(remote_).c_str(),
-              socket_.tls()->identity().c_str());
-  if (error != 0 && error != EAGAIN) log_tls_failure();
-  return error;
+  if (error != 0) {
+    if (error != EAGAIN) log_tls_failure();
+    return error;
+  }
+  const std::string identity = socket_.peer_identity();
+  if (passive() != nullptr && !settings().allow.allows(identity)) {
+    static CollapsedLog log;
+    log.event("connection: %s of %s is not in UWARP_ALLOW", identity.c_str(),
+              name_of(remote_).c_str());
+    return EACCES;
+  }
+  if (log_enabled())
+    log_event("connection: %s is %s, proved by TLS", name_of(remote_).c_str(), identity.c_str());
+  return 0;
 }
 
 void Connection::log_tls_failure() {

@@ -94,7 +94,7 @@ void AnyEndpoint::name_queues(uint32_t send_queue, uint32_t receive_queue) {
   place_.name_queues(send_queue, receive_queue);
 }
 
-void Endpoint::describe_connection(const StreamConfig& config, const Connection& connection) {
+void Endpoint::describe_connection(const StreamConfig& config, Connection& connection) {
   QueuePairSlot& slot = place_.slot();
   const SlotChange change(slot.head);
   slot.connected_ns = wall_clock_ns();
@@ -106,6 +106,10 @@ void Endpoint::describe_connection(const StreamConfig& config, const Connection&
   slot.flags &= QueuePairSlot::kSharedReceive;
   if (!config.silent_fin) slot.flags |= QueuePairSlot::kRdmaCm;
   if (config.crc) slot.flags |= QueuePairSlot::kCrc;
+  if (!peer_identity_.empty()) slot.flags |= QueuePairSlot::kTls;
+  const size_t shown = std::min(peer_identity_.size(), sizeof slot.identity - 1);
+  std::ranges::fill(slot.identity, '\0');
+  peer_identity_.copy(slot.identity, shown);
   trace_carrier(false);
 }
 
@@ -462,6 +466,7 @@ bool Endpoint::open_stream(Connection& connection, StreamConfig config, const St
     second = &context_.xrc_senders;
   else if (parts.send_cq != parts.recv_cq && parts.sink == nullptr)
     second = &PollGroup::of(*parts.send_cq);
+  peer_identity_ = connection.peer_identity_locked();  // may throw
   if (!qp_.start_stream(config)) return false;
   try {
     stream_.attach(ends, first, second);

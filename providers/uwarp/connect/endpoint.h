@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -121,6 +122,11 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   const QueuePair& qp() const { return qp_; }
   /// A stream runs.
   bool connected() const { return stream_.attached(); }
+  /// That the peer of the last connection has proved by TLS; empty without TLS.
+  std::string peer_identity() const {
+    const Lock guard(mutex_);
+    return peer_identity_;
+  }
   Stream& stream() { return stream_; }
 
   int modify(const ibv_qp_attr& attributes, int mask) override;
@@ -210,8 +216,10 @@ class Endpoint final : public Source, public AnyEndpoint, private ReceiveWaiter 
   void cut_off(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void shut_out_peer(Lock<Mutex>& lock) REQUIRES(mutex_) NO_THREAD_SAFETY_ANALYSIS;
   void pump_at_once();
-  void describe_connection(const StreamConfig& config, const Connection& connection);
+  void describe_connection(const StreamConfig& config, Connection& connection) REQUIRES(mutex_);
   void trace_carrier(bool shared_memory);
+
+  std::string peer_identity_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uwarp

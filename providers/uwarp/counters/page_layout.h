@@ -134,14 +134,17 @@ struct alignas(128) QueuePairSlot {
   TransmitCounters transmit;
   ReceiveCounters receive;
   StreamCounters stream;
+  char identity[64] = {};  // that the peer has proved by TLS, its first bytes; ends with a zero
 
   enum Flag : uint32_t {
     kRdmaCm = 1,  // connected by rdma_cm
     kCrc = 2,
     kSharedReceive = 4,
     kSharedMemory = 8,  // what comes does so by shared memory
+    kTls = 16,          // what comes by TCP is protected
   };
 };
+static_assert(sizeof(QueuePairSlot) == 512);
 
 inline constexpr uint32_t kNoSlot = ~uint32_t{0};
 

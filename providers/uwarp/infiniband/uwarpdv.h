@@ -22,17 +22,27 @@ enum uwarpdv_peer_caps {
   UWARPDV_PEER_SEND_WITH_IMM = 1 << 2, /* IBV_WR_SEND_WITH_IMM will be taken */
   UWARPDV_PEER_ATOMICS = 1 << 3,       /* known to execute RFC 7306 atomics, also masked ones.
                                           Others may all the same */
+  UWARPDV_PEER_TLS = 1 << 4,           /* the peer has proved an identity, and what goes over the
+                                          network is encrypted */
+};
+
+enum uwarpdv_peer_attr_mask {
+  UWARPDV_PEER_ATTR_IDENTITY = 1 << 0,
 };
 
 struct uwarpdv_peer_attr {
-  uint64_t comp_mask; /* out: fields behind this release's that are filled in; 0 so far */
+  uint64_t comp_mask; /* out: fields behind `reserved` that are filled in, of
+                         enum uwarpdv_peer_attr_mask */
   uint32_t caps;      /* enum uwarpdv_peer_caps */
   uint32_t reserved;
+  char identity[136]; /* with UWARPDV_PEER_TLS: name of the peer's key or certificate, ends with a
+                         zero */
 };
 
 /*
  * What is known of the peer of a queue pair at this moment. `length` is the size of the caller's
- * struct: a longer one is filled up with zeros. 0, EINVAL (too short) or EOPNOTSUPP.
+ * struct: a longer one is filled up with zeros, a shorter one gets the fields that it has room for,
+ * but all to `reserved`. 0, EINVAL (too short) or EOPNOTSUPP.
  */
 int uwarpdv_query_peer(struct ibv_qp* qp, struct uwarpdv_peer_attr* attr, uint32_t length);
 

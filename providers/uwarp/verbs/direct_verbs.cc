@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "verbs/boundary.h"
 #include "verbs/post.h"
@@ -70,7 +72,8 @@ UWARP_EXPORTED bool uwarpdv_is_supported(ibv_device* device) {
 
 UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uint32_t length) {
   if (!is_ours(base)) return EOPNOTSUPP;
-  if (length < sizeof *attr) return EINVAL;
+  constexpr size_t kOfFirstRelease = offsetof(uwarpdv_peer_attr, identity);
+  if (length < kOfFirstRelease) return EINVAL;
   return guarded_errno([&] {
     uwarpdv_peer_attr filled = {};
     const Endpoint* const endpoint = VerbsQp::of(base).endpoint.get();
@@ -78,9 +81,13 @@ UWARP_EXPORTED int uwarpdv_query_peer(ibv_qp* base, uwarpdv_peer_attr* attr, uin
       filled.caps = UWARPDV_PEER_CONNECTED;
       if (endpoint->qp().peer_is_uwarp())
         filled.caps |= UWARPDV_PEER_UWARP | UWARPDV_PEER_SEND_WITH_IMM | UWARPDV_PEER_ATOMICS;
+      const std::string identity = endpoint->peer_identity();
+      if (!identity.empty()) filled.caps |= UWARPDV_PEER_TLS;
+      identity.copy(filled.identity, sizeof filled.identity - 1);
     }
+    if (length >= sizeof filled) filled.comp_mask = UWARPDV_PEER_ATTR_IDENTITY;
     std::memset(static_cast<void*>(attr), 0, length);
-    *attr = filled;
+    std::memcpy(static_cast<void*>(attr), &filled, std::min<size_t>(length, sizeof filled));
     return 0;
   });
 }

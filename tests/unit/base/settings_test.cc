@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace uwarp {
 namespace {
@@ -271,6 +272,50 @@ TEST(Settings, ProfileSetsThePersonaUnlessTheVariableDoes) {
   std::string path;
   EXPECT_NE(take_profile(settings, false, "/", path), "");
   EXPECT_FALSE(settings.profile_valid);
+}
+
+TEST(Settings, TheListMayNameIdentities) {
+  const auto list = AllowList::parse("192.0.2.0/24,id:node7,id:spiffe://site/x");
+  ASSERT_TRUE(list);
+  EXPECT_TRUE(list->names_identities());
+  EXPECT_TRUE(list->allows("node7"));
+  EXPECT_TRUE(list->allows("spiffe://site/x"));
+  EXPECT_FALSE(list->allows("node"));
+  EXPECT_FALSE(list->allows(""));
+  EXPECT_FALSE(list->allows(*read_address("192.0.3.1")));
+  const auto names_only = AllowList::parse("id:node7");
+  ASSERT_TRUE(names_only);
+  EXPECT_TRUE(names_only->allows(*read_address("192.0.3.1")));
+  EXPECT_FALSE(names_only->allows_all());
+  EXPECT_TRUE(AllowList().allows("anything"));
+  for (const char* wrong : {"id:", "node7", "id:node7,", ",id:node7"})
+    EXPECT_FALSE(AllowList::parse(wrong)) << wrong;
+}
+
+Settings with_variables(const std::map<std::string, std::string>& values,
+                        std::vector<std::string>& complaints) {
+  return parse_settings(
+      [&](const char* name) -> const char* {
+        const auto found = values.find(name);
+        return found == values.end() ? nullptr : found->second.c_str();
+      },
+      [&](const std::string& line) { complaints.push_back(line); });
+}
+
+TEST(Settings, TlsThatIsNotUnderstoodIsNotOff) {
+  std::vector<std::string> complaints;
+  EXPECT_EQ(with_variables({{"UWARP_TLS", "on"}}, complaints).tls, TlsMode::kNotUnderstood);
+  ASSERT_EQ(complaints.size(), 1u);
+  EXPECT_NE(complaints[0].find("no connection can be made"), std::string::npos);
+  complaints.clear();
+  EXPECT_EQ(with_variables({{"UWARP_TLS", ""}}, complaints).tls, TlsMode::kOff);
+  EXPECT_EQ(with_variables({{"UWARP_TLS", "off"}}, complaints).tls, TlsMode::kOff);
+  EXPECT_EQ(with_variables({{"UWARP_TLS", "cert"}}, complaints).tls, TlsMode::kCert);
+  EXPECT_TRUE(complaints.empty());
+  // Without TLS no identity is proved, so none of the list can connect.
+  const Settings named = with_variables({{"UWARP_ALLOW", "id:alice"}}, complaints);
+  EXPECT_EQ(named.allow, AllowList::none());
+  EXPECT_EQ(complaints.size(), 1u);
 }
 
 }  // namespace

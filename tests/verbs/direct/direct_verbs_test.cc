@@ -3,6 +3,8 @@
 #include <infiniband/uwarpdv.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 #include "verbs/verbs_fixture.h"
@@ -42,15 +44,27 @@ TEST_F(DirectVerbs, PeerOfARendezvousIsAUwarp) {
   std::memset(&attr, 0x5a, sizeof attr);
   ASSERT_EQ(uwarpdv_query_peer(alone.qp.get(), &attr, sizeof attr), 0);
   EXPECT_EQ(attr.caps, 0u);
+  EXPECT_EQ(attr.comp_mask, uint64_t{UWARPDV_PEER_ATTR_IDENTITY});
+  EXPECT_STREQ(attr.identity, "");
+  constexpr uint32_t kFirstRelease = offsetof(uwarpdv_peer_attr, identity);
+  EXPECT_EQ(uwarpdv_query_peer(alone.qp.get(), &attr, kFirstRelease - 1), EINVAL);
+  // A caller that was built for the first release.
+  attr.identity[0] = 'x';
+  EXPECT_EQ(uwarpdv_query_peer(alone.qp.get(), &attr, kFirstRelease), 0);
   EXPECT_EQ(attr.comp_mask, 0u);
-  EXPECT_EQ(uwarpdv_query_peer(alone.qp.get(), &attr, sizeof attr - 1), EINVAL);
+  EXPECT_EQ(attr.identity[0], 'x');
   Pair pair(context());
   ASSERT_EQ(pair.b.post_receive(1), 0);
   ASSERT_EQ(pair.a.post_send(2), 0);
   EXPECT_COMPLETION(pair.b.cq.get(), 1, IBV_WC_SUCCESS);
   ASSERT_EQ(uwarpdv_query_peer(pair.a.qp.get(), &attr, sizeof attr), 0);
+  // Under ./test.sh --tls the peer has proved a key.
+  const char* const tls = std::getenv("UWARP_TLS");
+  const bool proved = tls != nullptr && std::strcmp(tls, "psk") == 0;
   EXPECT_EQ(attr.caps, unsigned{UWARPDV_PEER_CONNECTED | UWARPDV_PEER_UWARP |
-                                UWARPDV_PEER_SEND_WITH_IMM | UWARPDV_PEER_ATOMICS});
+                                UWARPDV_PEER_SEND_WITH_IMM | UWARPDV_PEER_ATOMICS} |
+                           (proved ? unsigned{UWARPDV_PEER_TLS} : 0u));
+  EXPECT_STREQ(attr.identity, proved ? "alice" : "");
   // A caller that was built for a later release.
   struct {
     uwarpdv_peer_attr known;

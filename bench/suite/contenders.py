@@ -85,6 +85,10 @@ class Contenders:
             options += ("--congestion", congestion)
         return self._own("raw_tcp", mode, figure, *options)
 
+    def raw_tls(self, mode, figure, *options):
+        """Plain TLS over TCP."""
+        return self._own("raw_tls", mode, figure, *options)
+
     def raw_udp(self, mode, figure, *options):
         return self._own("raw_udp", mode, figure, *options)
 

@@ -138,7 +138,6 @@ void two_ends(Script& script) {
     hand_over(script, carried(script, server.take()), client);
     End& writer = script.next() % 2 == 0 ? client : server;
     writer.write(Bytes(script.next() * 4u, std::byte{script.next()}));
-    if (script.next() == 0) writer.session->trim();
     if (script.next() == 0) writer.session->close(writer.out);
   }
   expect_front(server.received, client.written);

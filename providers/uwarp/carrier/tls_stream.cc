@@ -28,6 +28,9 @@ struct TlsGathering {
   std::byte bytes[kTlsRecordBytes];
 };
 
+/// What one receive() reads: more than finds its place in any case.
+constexpr int kMostReads = 256;
+
 /// The calling thread's; null without memory.
 template <typename Buffer>
 std::unique_ptr<Buffer>& own_buffer() {
@@ -159,11 +162,6 @@ void TlsStream::close() {
   (void)flush();
 }
 
-void TlsStream::trim() {
-  const Lock guard(lock_);
-  session_->trim();
-}
-
 // --- The handshake
 
 int TlsStream::shake_hands() {
@@ -174,10 +172,7 @@ int TlsStream::shake_hands() {
     const ssize_t sent = flush();
     if (state == TlsSession::State::kFailed) return ECONNRESET;
     if (sent != 0) return sent == -EAGAIN || sent == -ENOBUFS ? EAGAIN : ECONNRESET;
-    if (state == TlsSession::State::kOpen) {
-      session_->trim();
-      return 0;
-    }
+    if (state == TlsSession::State::kOpen) return 0;
     // No byte behind the handshake is taken out of the socket.
     const size_t wanted = std::max(session_->missing(), kTlsHeaderBytes);
     const ssize_t count = socket_.receive(input->bytes, std::min(wanted, sizeof input->bytes));
@@ -228,11 +223,16 @@ ssize_t TlsStream::receive(std::span<const iovec> buffer) {
   Pieces place(buffer);
   bool drained = false;
   ssize_t count = end_;
+  int reads = 0;
   while (!place.done() && end_ == -EAGAIN) {
     count = has_plaintext_ ? decrypt(place.front()) : -EAGAIN;
     if (count == -EAGAIN) {
       has_plaintext_ = false;
       if (drained) break;
+      if (++reads > kMostReads) {  // of a peer that sends changes of keys and no end of them
+        end_ = count = -ECONNRESET;
+        break;
+      }
       count = feed(place.left(), drained);
       if (count == -EAGAIN || count == -ENOMEM) break;
       has_plaintext_ = count > 0;

@@ -35,6 +35,8 @@ class TlsStream {
   /// 0: the peer is proved, see identity(). EAGAIN: at the next edge. Errors: ENOMEM, ECONNRESET.
   /// Receiving must wait for it.
   int shake_hands();
+  /// The handshake has taken too long.
+  void note_stall() { session_->cut(); }
   const std::string& identity() const { return session_->identity(); }
   /// Empty: nothing is wrong. Any thread.
   std::string failure() const {
@@ -60,8 +62,6 @@ class TlsStream {
   void leave() { left_ = true; }
   /// Tells the peer that nothing more comes (RFC 8446 6.1), if the socket has room for that.
   void close();
-  /// Gives the memory of records back, which the next one takes again.
-  void trim();
 
  private:
   struct Buffer;

@@ -249,7 +249,12 @@ void Connection::deadline_passed() {
   Connected::Next next;
   const std::shared_ptr<Endpoint> endpoint = open_ ? endpoint_ : nullptr;
   if (ActiveStartup* const startup = active()) {
-    follow(turn, *startup, startup->on_deadline(now));
+    const ActiveStartup::Next then = startup->on_deadline(now);
+    if (then == ActiveStartup::Next::kOver && socket_.securing()) {
+      socket_.tls()->note_stall();
+      log_tls_failure();
+    }
+    follow(turn, *startup, then);
   } else if (PassiveStartup* const listening = passive()) {
     if (listening->on_deadline(now)) close(turn, CloseMode::kReset);
   } else if (Connected* const open = connected()) {

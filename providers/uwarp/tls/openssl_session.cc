@@ -16,6 +16,13 @@ namespace uwarp {
 OpensslSession::OpensslSession(SslPointer ssl, bool by_certificate, uint64_t records_per_key)
     : ssl_(std::move(ssl)), by_certificate_(by_certificate), records_per_key_(records_per_key) {
   SSL_set_app_data(ssl_.get(), this);
+  SSL_set_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
+}
+
+// A connection that is idle from its start on needs no memory for records (33 KiB); one that is
+// used allocates none for each.
+inline void OpensslSession::note_use() {
+  if (uses_ < kFewUses && ++uses_ == kFewUses) SSL_clear_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
 }
 
 OpensslSession& OpensslSession::of(const SSL* ssl) {
@@ -120,6 +127,7 @@ void OpensslSession::fail() {
 ssize_t OpensslSession::read(std::span<std::byte> place, TlsOutput& out) {
   if (!failure_.empty()) return -ECONNRESET;
   output_ = &out;
+  note_use();
   size_t count = 0;
   if (SSL_read_ex(ssl_.get(), place.data(), place.size(), &count) == 1) [[likely]]
     return static_cast<ssize_t>(count);
@@ -133,6 +141,7 @@ ssize_t OpensslSession::read(std::span<std::byte> place, TlsOutput& out) {
 int OpensslSession::write(std::span<const std::byte> bytes, TlsOutput& out) {
   if (!failure_.empty()) return ECONNRESET;
   output_ = &out;
+  note_use();
   if (++records_ > records_per_key_) [[unlikely]] {
     records_ = 1;
     (void)SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
@@ -156,14 +165,8 @@ void OpensslSession::cut() {
       SSL_is_init_finished(ssl_.get()) != 0
           ? "the stream ends without a close_notify: the peer's process was killed, or the "
             "stream was cut on the way"
-          : "the peer has ended the connection during the handshake: look at the peer's log; "
+          : "the handshake did not end: the peer has closed, or does not answer. Look at its log; "
             "both sides need the same UWARP_TLS");
-}
-
-void OpensslSession::trim() {
-  ERR_set_mark();
-  (void)SSL_free_buffers(ssl_.get());
-  ERR_pop_to_mark();
 }
 
 }  // namespace uwarp

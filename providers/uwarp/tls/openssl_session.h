@@ -40,7 +40,6 @@ class OpensslSession final : public TlsSession {
   int write(std::span<const std::byte> bytes, TlsOutput& out) override;
   void close(TlsOutput& out) override;
   void cut() override;
-  void trim() override;
   const std::string& identity() const override { return identity_; }
   const std::string& failure() const override { return failure_; }
 
@@ -53,6 +52,9 @@ class OpensslSession final : public TlsSession {
   static int write_bytes(BIO* bio, const char* from, size_t size, size_t* count);
   static long control(BIO* bio, int command, long argument, void* pointer);
 
+  static constexpr uint32_t kFewUses = 32;
+
+  void note_use();
   bool take_identity();
   bool wants_more() const;
   void fail();
@@ -65,6 +67,7 @@ class OpensslSession final : public TlsSession {
   size_t missing_ = 0;
   bool header_next_ = true;  // the next bytes that are read begin a record
   uint64_t records_ = 0;     // that this key has protected
+  uint32_t uses_ = 0;
   std::string identity_;
   std::string failure_;
 };

@@ -77,10 +77,6 @@ class TlsSession {
   virtual void close(TlsOutput& out) = 0;
   /// The socket has ended: without close_notify the stream has been cut.
   virtual void cut() = 0;
-  /// Gives the memory of records back, which the next call takes again. Does nothing with a record
-  /// half read.
-  virtual void trim() = 0;
-
   /// Name of the peer's key, or of its certificate. Printable; empty before kOpen.
   virtual const std::string& identity() const = 0;
   /// What went wrong, and what the user can do. Empty: nothing.

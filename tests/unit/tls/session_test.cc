@@ -243,22 +243,6 @@ TEST(TlsSession, ARecordMayGoIntoTwoPlaces) {
   EXPECT_EQ(pair.server.session->pending(), 0u);
 }
 
-TEST(TlsSession, TrimLosesNothing) {
-  const auto context = psk_context();
-  Pair pair(*context);
-  ASSERT_TRUE(pair.shake_hands());
-  for (int i = 0; i < 3; ++i) {
-    pair.client.session->trim();
-    pair.server.session->trim();
-    pair.client.write(pattern(1000));
-    const Bytes record = pair.client.take();
-    const auto half = record.begin() + 500;
-    EXPECT_TRUE(pair.server.read({record.begin(), half}).empty());
-    pair.server.session->trim();  // not now
-    EXPECT_EQ(pair.server.read({half, record.end()}), pattern(1000)) << pair.failures();
-  }
-}
-
 TEST(TlsSession, AnEndInOrderIsToldFromACut) {
   const auto context = psk_context();
   Pair pair(*context);

@@ -10,7 +10,7 @@ BUILD_PACKAGES=(cmake ninja-build make g++ pkg-config libnl-3-dev libnl-route-3-
 TOOL_PACKAGES=(ibverbs-utils rdmacm-utils perftest qperf)
 TEST_PACKAGES=(libgtest-dev libgmock-dev python3 python3-pytest python3-pyverbs
                python3-dev pybind11-dev
-               iproute2 util-linux procps netcat-traditional tshark man-db codespell
+               iproute2 util-linux procps netcat-traditional openssl tshark man-db codespell
                abigail-tools
                fio libfabric-bin ucx-utils python3-mpi4py bubblewrap python3-seccomp
                iperf dapl2-utils tgt libiscsi-bin valgrind)

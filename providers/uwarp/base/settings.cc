@@ -301,8 +301,7 @@ constexpr Setting kTable[] = {
      take_tls},
     {"UWARP_TLS_PSK", "", "text",
      "File of the keys, one per line: identity:hexkey. This side connects with the first, and "
-     "takes "
-     "connections with any. The file must belong to the user of the process, with mode 0600.",
+     "takes connections with any. The file must belong to the user of the process, with mode 0600.",
      take_text<&Settings::tls_psk>},
     {"UWARP_TLS_CERT", "", "text",
      "File of this side's certificate in PEM, and behind it those between it and the authority.",

@@ -48,10 +48,10 @@ struct OpenFile {
   const int fd;  // or a negative errno
 };
 
-}  // namespace
-
-std::string read_tls_file(const char* setting, const std::string& path, bool secret,
-                          std::string& text) {
+/// Reads a file of keys (`secret`: it must be of this user and closed to all others) or of
+/// certificates. Returns what is wrong, with the name of the `setting`, or an empty text.
+std::string read_file(const char* setting, const std::string& path, bool secret,
+                      std::string& text) {
   const std::string which = std::string(setting) + ": " + path + ": ";
   if (path.empty()) return std::string(setting) + " is not set";
   const OpenFile file(path);
@@ -68,6 +68,8 @@ std::string read_tls_file(const char* setting, const std::string& path, bool sec
   if (count < 0) return which + std::strerror(static_cast<int>(-count));
   return text.size() > kFileBytesMax ? which + "too long" : std::string();
 }
+
+}  // namespace
 
 int refuse_unprotected(const char* what) {
   if (settings().tls == TlsMode::kOff) return 0;
@@ -123,11 +125,11 @@ std::string TlsKeys::open(const Settings& settings) {
   std::string certificate, authorities, error;
   const bool by_certificate = settings.tls == TlsMode::kCert;
   if (!by_certificate) {
-    error = read_tls_file("UWARP_TLS_PSK", settings.tls_psk, true, psk);
+    error = read_file("UWARP_TLS_PSK", settings.tls_psk, true, psk);
   } else {
-    error = read_tls_file("UWARP_TLS_CERT", settings.tls_cert, false, certificate);
-    if (error.empty()) error = read_tls_file("UWARP_TLS_KEY", settings.tls_key, true, key);
-    if (error.empty()) error = read_tls_file("UWARP_TLS_CA", settings.tls_ca, false, authorities);
+    error = read_file("UWARP_TLS_CERT", settings.tls_cert, false, certificate);
+    if (error.empty()) error = read_file("UWARP_TLS_KEY", settings.tls_key, true, key);
+    if (error.empty()) error = read_file("UWARP_TLS_CA", settings.tls_ca, false, authorities);
   }
   if (!error.empty()) return error;
   const TlsModule* const module = load_module(error);

@@ -42,9 +42,4 @@ class TlsKeys {
 /// UWARP_TLS is on, else 0.
 int refuse_unprotected(const char* what);
 
-/// Reads a file of keys (`secret`: it must be of this user and closed to all others) or of
-/// certificates. Returns what is wrong, with the name of the `setting`, or an empty text.
-std::string read_tls_file(const char* setting, const std::string& path, bool secret,
-                          std::string& text);
-
 }  // namespace uwarp
